@@ -103,12 +103,12 @@ describe.concurrent('doctor', { timeout: 120_000 }, () => {
       `GRANT USAGE ON SCHEMA ${schema} TO ${role}`,
       `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ${schema} TO ${role}`,
       `GRANT SELECT, USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA ${schema} TO ${role}`,
-      `REVOKE ALL ON ${schema}.holdfast_keys FROM ${role}`,
+      `REVOKE SELECT ON ALL SEQUENCES IN SCHEMA ${schema} FROM ${role}`,
     ])
     const found = await examine(`${url}?holdfast_schema=${schema}`)
     const wakeUps = found.find(({ code }) => code === 'NO_WAKE_UPS')
-    expects(wakeUps?.fix).toBe(`GRANT SELECT, INSERT ON ${schema}.holdfast_keys TO ${role};`)
-    expects(wakeUps?.what).toContain('permission denied for table holdfast_keys')
+    expects(wakeUps?.fix).toBe(`GRANT SELECT ON ALL SEQUENCES IN SCHEMA ${schema} TO ${role};`)
+    expects(wakeUps?.what).toContain('permission denied for the sequences')
   })
 
   test('a pooler in transaction mode before PostgreSQL', async ({ expect: expects }) => {

@@ -10,7 +10,7 @@ import { pause, type Setting, type Stage, Turns } from '../stage.ts'
 import { isAnswered, PATIENCE_MS } from './redis-node.ts'
 
 /** The last statement of a connection that listens: to listen, to be kept alive, or to confirm a grant. */
-const LISTENS = "query LIKE 'LISTEN%' OR query LIKE '%holdfast_listen_key(%'"
+const LISTENS = "query LIKE 'LISTEN%' OR query LIKE '%holdfast_key(%'"
 
 const MOST_TRIES = 20
 const TRY_AGAIN_MS = 50

@@ -260,8 +260,8 @@ $$;
 -- so it stays below 8,000 bytes.
 -- Inputs: events [channel of the waiter, claim_id, fencing_token, acquired_at in ms, duration in ms]: the claim has
 --         this lease. With '' for the last three: the claim should ask again
--- Every role that can connect can send a notification. So each event gets a proof, from the key that only roles which
--- may change locks can read. If this role cannot read it, nothing is sent. Waiters also poll.
+-- Every role that can connect can send a notification. So each event gets a proof, from a key that a right to all
+-- tables does not show. If this role cannot read it, nothing is sent. Waiters also poll.
 CREATE OR REPLACE FUNCTION holdfast_tell(p_events JSONB[]) RETURNS VOID
 LANGUAGE plpgsql AS $$
 DECLARE

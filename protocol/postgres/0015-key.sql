@@ -1,53 +1,32 @@
 -- Migration 15: the key of the proofs in notifications, see holdfast_tell in 0003-queue.sql.
 --
--- holdfast_keys
--- One row with a random text. A role that may read all tables must not be able to forge a notification. So a row is
--- visible only to roles that may also insert locks: these can take any lock anyway.
+-- holdfast_key_1, holdfast_key_2
+-- Sequences whose values are random. They are never advanced. A role that may read all tables must not be able to forge
+-- a notification, and a right to tables does not include sequences. (Row-level security of a table would hide the key
+-- as well. But pg_dump fails on such a table, unless the role that runs it owns the table or bypasses that security.)
 --
 -- holdfast_key()
--- Outputs: the key; NULL if this role may not read it
---
--- holdfast_listen_key()
--- Outputs: the key, which is created if the table was emptied
--- Codes:   42501  this role may not read it
-CREATE TABLE IF NOT EXISTS holdfast_keys (
-  id  INTEGER PRIMARY KEY,
-  key TEXT    NOT NULL
-);
+-- Outputs: the key; NULL if this role may not read it. It never fails for that: a notification must not cost a release
+CREATE SEQUENCE IF NOT EXISTS holdfast_key_1;
+CREATE SEQUENCE IF NOT EXISTS holdfast_key_2;
 DO $$
+DECLARE
+  v_random CONSTANT TEXT := encode(sha256(convert_to(gen_random_uuid()::text || gen_random_uuid(), 'UTF8')), 'hex');
 BEGIN
-  IF NOT (SELECT relrowsecurity FROM pg_class WHERE oid = 'holdfast_keys'::regclass) THEN
-    ALTER TABLE holdfast_keys ENABLE ROW LEVEL SECURITY;
-  END IF;
-  -- It goes away with distributed_locks.
-  IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = 'holdfast_keys'::regclass) THEN
-    CREATE POLICY holdfast_clients ON holdfast_keys
-      USING (has_table_privilege('distributed_locks'::regclass, 'INSERT'));
+  IF pg_sequence_last_value('holdfast_key_1') IS NULL THEN
+    PERFORM setval('holdfast_key_1', ('x' || left(v_random, 16))::bit(64)::bigint & 9223372036854775807 | 1);
+    PERFORM setval('holdfast_key_2', ('x' || right(v_random, 16))::bit(64)::bigint & 9223372036854775807 | 1);
   END IF;
 END
 $$;
 
 CREATE OR REPLACE FUNCTION holdfast_key() RETURNS TEXT
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 BEGIN
-  IF has_table_privilege('holdfast_keys', 'SELECT') THEN
-    RETURN (SELECT key FROM holdfast_keys WHERE id = 1);
+  IF has_sequence_privilege('holdfast_key_1', 'SELECT') AND has_sequence_privilege('holdfast_key_2', 'SELECT') THEN
+    RETURN pg_sequence_last_value('holdfast_key_1') || '.' || pg_sequence_last_value('holdfast_key_2');
   END IF;
   RETURN NULL;
-END
-$$;
-
-CREATE OR REPLACE FUNCTION holdfast_listen_key() RETURNS TEXT
-LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
-DECLARE
-  v_key TEXT := (SELECT key FROM holdfast_keys WHERE id = 1);
-BEGIN
-  IF v_key IS NULL THEN
-    INSERT INTO holdfast_keys VALUES (1, replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''))
-    ON CONFLICT DO NOTHING;
-    v_key := (SELECT key FROM holdfast_keys WHERE id = 1);
-  END IF;
-  RETURN v_key;
 END
 $$;
 

@@ -36,8 +36,8 @@ CALL :"schema".holdfast_call_release($1::text::text[], $2::text::text[], $3::tex
 CALL :"schema".holdfast_call_release_one($1::text, $2::text, $3::text::bigint, $4::text::boolean, NULL)
 
 -- name: listen_key
--- Outputs: key, as holdfast_listen_key in 0015-key.sql. Also keeps the listening connection alive.
-SELECT :"schema".holdfast_listen_key() AS key
+-- Outputs: key, as holdfast_key in 0015-key.sql. Also keeps the listening connection alive.
+SELECT :"schema".holdfast_key() AS key
 
 -- name: inspect
 -- Inputs: lock name, prefix, after, page size. Outputs: page, as holdfast_inspect

@@ -28,7 +28,7 @@ export async function examinePostgres(url: string, advisory: boolean): Promise<F
   const { schema = 'public' } = options
   const role = target.user ?? 'ROLE'
   const rights = `GRANT USAGE, CREATE ON SCHEMA ${schema} TO ${role};`
-  const listenRights = `GRANT SELECT, INSERT ON ${schema}.holdfast_keys TO ${role};`
+  const listenRights = `GRANT SELECT ON ALL SEQUENCES IN SCHEMA ${schema} TO ${role};`
   const open = (): Promise<Driver> => (advisory ? openPostgresAdvisory(url) : openPostgres(url))
   return [...findings, ...(await examineUse(open, rights, listenRights))]
 }

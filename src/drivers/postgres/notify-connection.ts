@@ -44,7 +44,7 @@ export class NotifyConnection {
   readonly #listeners = new Set<DriverListener>()
   #current: Subscription | undefined
   readonly #claims = new WaitingClaims<WaitingCall>(systemClock)
-  /** Of the proofs. Read again with every ping: it changes if the table was emptied. */
+  /** Of the proofs. Read again with every ping: an operator may have replaced it. */
   #key = ''
   #onTestMessage: ((payload: string) => void) | undefined
   #closed = false
@@ -138,9 +138,7 @@ export class NotifyConnection {
     // A waiter keeps the process alive. The connection over which it may be woken does not.
     connection.keepAlive(false)
     subscription.pingTimer = setInterval(() => {
-      // The caller's connection may be in a transaction, which a failing statement would abort.
-      const ping = connection.isCallers ? connection.query('SELECT 1') : this.#readKey(connection)
-      ping.catch((error: unknown) => {
+      this.#readKey(connection).catch((error: unknown) => {
         void endQuietly(connection)
         this.#disconnected(subscription, error)
       })
@@ -183,18 +181,19 @@ export class NotifyConnection {
 
   /**
    * Every role that can connect can send to every channel. An event that is about no claim of ours, or that is not
-   * proved, is ignored. An event of an older call is ignored, too, if it is a grant: the newer call finds that lease.
-   * But the server may have decided the newer call before the change that a wake-up is about.
+   * proved, is ignored. An event of the call before the newest one only makes the claim ask: its grant may have ended.
+   * But the server may have run the two calls in the other order, or decided the newest one before the change that the
+   * event is about.
    */
   #onEvent(event: WakeEvent): void {
     const { claimId, grant } = event
     const waiting = this.#claims.find(claimId)
     if (waiting === undefined) return
     const { claim, call, previous } = waiting
-    const isProvedBy = (by: WaitingCall | undefined): boolean => by !== undefined && event.isProvedBy(this.#key, by.id)
-    if (!isProvedBy(call) && !(grant === undefined && isProvedBy(previous))) return
+    const isNewest = event.isProvedBy(this.#key, call.id)
+    if (!isNewest && (previous === undefined || !event.isProvedBy(this.#key, previous.id))) return
     for (const listener of [...this.#listeners]) {
-      if (grant === undefined) listener.wake(claim.lockName, claimId)
+      if (grant === undefined || !isNewest) listener.wake(claim.lockName, claimId)
       else listener.granted(claimId, grant.ttlMs <= claim.ttlMs ? grant : { ...grant, ttlMs: claim.ttlMs })
     }
   }
@@ -202,7 +201,9 @@ export class NotifyConnection {
   async #readKey(connection: DedicatedConnection): Promise<void> {
     const [row] = await connection.query(this.#parts.listenKey)
     const key = row?.['key']
-    if (typeof key !== 'string' || key === '') throw new StoreError('PostgreSQL answered listen_key without a key')
+    if (typeof key !== 'string' || key === '') {
+      throw new StoreError('permission denied for the sequences holdfast_key_1 and holdfast_key_2. Waiters poll')
+    }
     this.#key = key
   }
 

@@ -32,7 +32,7 @@ export class WaitingClaims<Call extends WaitingCall> {
       if (claim.waitMs === 0) continue
       const previous = this.#entries.get(claim.claimId)?.call
       this.#entries.set(claim.claimId, { claim, call, previous })
-      if (this.#entries.size % FORGET_EVERY === 0) this.#forgetAbandoned()
+      if (previous === undefined && this.#entries.size % FORGET_EVERY === 0) this.#forgetAbandoned()
     }
   }
 

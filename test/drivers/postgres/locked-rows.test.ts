@@ -316,11 +316,9 @@ describe.concurrent('postgres: a hand-over that is not committed yet', () => {
     const { lockName } = holder
     await driver.acquire([claimOn(lockName, 1)])
     const woken: (string | undefined)[] = []
-    await using client = await listeningClient('joins_late', (payload) => {
+    await using _client = await listeningClient('joins_late', (payload) => {
       woken.push(parseEvents(payload)[0]?.claimId)
     })
-    // The key is made when the first client listens.
-    await client.query('SELECT holdfast_listen_key()')
     const join = `SELECT holdfast_acquire(
       ARRAY[$1], '{joins}', '{h}', '{f}', '{NULL}', '{1}', '{60000}', '{60000}', '{NULL}', 'joins_late:x', false)`
     const transaction = await openTransaction(join, lockName)

@@ -79,9 +79,10 @@ describe.concurrent('postgres: the notify connection', { timeout: 60_000 }, () =
     await granted(driver, first)
     await granted(driver, { ...claimOn('full'), steal: true })
     // A message on this channel arrives after all that were sent before.
-    const event = `${schema}.holdfast_proved(jsonb_build_array(channel, claim_id, '', '', ''), key)`
+    const wake = `jsonb_build_array(channel, claim_id, '', '', '')`
+    const event = `${schema}.holdfast_proved(${wake}, ${schema}.holdfast_key())`
     await pool.query(`SELECT pg_notify(split_part(channel, ':', 1), jsonb_build_array(${event})::text)
-      FROM ${schema}.holdfast_waiters, ${schema}.holdfast_keys`)
+      FROM ${schema}.holdfast_waiters`)
     await until('the last message', () => listener.heard.length > 0)
     assert.deepEqual(listener.heard, [`wake ${second.claimId}`])
     await driver.close()
@@ -110,7 +111,7 @@ function watchedPool(name: string): { pool: pg.Pool; pinged: Promise<void> } {
   let isOpen = false
   class Watched extends pg.Client {
     override query(...args: unknown[]): never {
-      if ((args[0] as { text?: string }).text?.includes('listen_key')) {
+      if ((args[0] as { text?: string }).text?.includes('holdfast_key')) {
         // The first one comes before LISTEN.
         if (isOpen) onPing()
         isOpen = true
@@ -125,7 +126,7 @@ function watchedPool(name: string): { pool: pg.Pool; pinged: Promise<void> } {
 
 async function backendsOf(pool: pg.Pool, name: string): Promise<number[]> {
   const text = `SELECT pid FROM pg_stat_activity
-    WHERE application_name = $1 AND query ~ '^(LISTEN|SELECT [^ ]+listen_key)'`
+    WHERE application_name = $1 AND query ~ '^(LISTEN|SELECT [^ ]+holdfast_key)'`
   return (await pool.query(text, [name])).rows.map(({ pid }) => pid)
 }
 

@@ -173,7 +173,7 @@ class NotifyConnection:
 
     async def _ping(self, session: Session) -> None:
         if session.in_transaction:
-            # It is the caller's. If the server refused to read the key, that would abort the transaction.
+            # It is the caller's. A statement that fails, because the tables were dropped, would abort the transaction.
             await session.fetch("SELECT 1", (), _PONG_SECONDS)
         else:
             await self._read_key(session, _PONG_SECONDS)
@@ -182,7 +182,7 @@ class NotifyConnection:
         rows = await session.fetch(self._listen_key, (), timeout_seconds)
         key = rows[0].get("key") if rows else None
         if not isinstance(key, str) or key == "":
-            raise StoreError("PostgreSQL answered listen_key without a key")
+            raise StoreError("permission denied for the sequences holdfast_key_1 and holdfast_key_2. Waiters poll")
         self._key = key
 
     async def _open(self, subscription: _Subscription) -> Session:
@@ -236,18 +236,18 @@ class NotifyConnection:
 
     def _on_event(self, event: WakeEvent) -> None:
         """Every role that can connect can send to every channel. An event that is about no claim of ours, or that is
-        not proved, is ignored. An event of an older call is ignored, too, if it is a grant: the newer call finds that
-        lease. But the server may have decided the newer call before the change that a wake-up is about."""
+        not proved, is ignored. An event of the call before the newest one only makes the claim ask: its grant may have
+        ended. But the server may have run the two calls in the other order, or decided the newest one before the change
+        that the event is about."""
         waiting = self._claims.find(event.claim_id)
         if waiting is None:
             return
-        calls = [waiting.call]
-        if event.grant is None and waiting.previous is not None:
-            calls.append(waiting.previous)
-        if not any(event.is_proved_by(self._key, call.id) for call in calls):
+        previous = waiting.previous
+        is_newest = event.is_proved_by(self._key, waiting.call.id)
+        if not is_newest and (previous is None or not event.is_proved_by(self._key, previous.id)):
             return
         for listener in list(self._listeners):
-            if event.grant is None:
+            if event.grant is None or not is_newest:
                 listener.wake(waiting.claim.lock_name, event.claim_id)
             else:
                 listener.granted(event.claim_id, trimmed(event.grant, waiting.claim))

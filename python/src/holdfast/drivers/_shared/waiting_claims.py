@@ -42,7 +42,7 @@ class WaitingClaims(Generic[Call]):
             if claim.wait_ms > 0:
                 before = self._entries.get(claim.claim_id)
                 self._entries[claim.claim_id] = WaitingClaim(claim, call, None if before is None else before.call)
-                if len(self._entries) % _FORGET_EVERY == 0:
+                if before is None and len(self._entries) % _FORGET_EVERY == 0:
                     self._forget_abandoned()
 
     def forget(self, claim_id: str, call: Optional[Call] = None) -> None:
