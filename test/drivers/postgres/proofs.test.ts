@@ -25,7 +25,7 @@ afterAll(async () => {
 })
 
 describe.concurrent('postgres: proofs', { timeout: 30_000 }, () => {
-  it('failure 37: a grant of the call before the newest one is a wake-up, and older ones count for nothing', async () => {
+  it('failure 37: a grant of the call before the newest one is a wake-up, older ones count for nothing', async () => {
     await using scene = await startScene()
     const { driver, waiter, heard, send } = scene
     const grant = ['1', '2', '30000']
