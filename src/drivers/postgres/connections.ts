@@ -27,8 +27,6 @@ export interface DedicatedEvents {
 export interface DedicatedConnection {
   /** A `timeoutMs` of 0 waits without a limit. */
   query(text: string, values?: readonly (string | null)[], timeoutMs?: number): Promise<readonly Row[]>
-  /** For a statement that is sent often: prepared, unless the connection is the caller's. */
-  queryOften(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
   /** Sends several statements at once, without values. */
   script(text: string): Promise<void>
   /** The process id that the server, or a pooler in between, sent at the start of the connection. */

@@ -1,7 +1,7 @@
 import { systemClock } from '../../core/time/clock.ts'
 import { settlesWithin } from '../../core/time/timeout.ts'
 import type { DedicatedConnection, DedicatedEvents } from './connections.ts'
-import { QUERY_MS, query, queueOf, statementName } from './pg-query.ts'
+import { QUERY_MS, query, queueOf } from './pg-query.ts'
 import type { PgClient, PgNotification, WithSocket } from './pg-types.ts'
 
 /** A client of pg as a connection that nothing else uses. `close` ends it, or gives it back to the caller. */
@@ -32,8 +32,6 @@ export function dedicatedConnection(
   const inTurn = queueOf(client)
   return {
     query: (text, values, timeoutMs = QUERY_MS) => inTurn(() => query(client, text, values, { timeoutMs })),
-    queryOften: (text, values) =>
-      inTurn(() => query(client, text, values, isCallers ? {} : { name: statementName(text) })),
     async script(text) {
       await inTurn(() => client.query({ text, query_timeout: SCRIPT_MS }))
     },

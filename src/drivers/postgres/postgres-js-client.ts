@@ -152,7 +152,6 @@ async function dedicate(
   connected = true
   return {
     query,
-    queryOften: (text, values) => answered(prepared(sql, text, values), QUERY_MS),
     async script(text) {
       await answered(sql.unsafe(text).simple(), SCRIPT_MS)
     },
