@@ -9,10 +9,7 @@
 -- Plans use the indexes only. To the planner a table of locks looks empty and a sequential scan cheap, but the rows of
 -- a second ago are still on the disk. Lists are joined by LATERAL for the same reason: the list comes first, and the
 -- table is looked up for each entry.
--- A call that changed leases waits for the disk, even if the role sets synchronous_commit = off, unless p_relaxed is
--- true (then synchronous_commit is off for this transaction only). A claim that was only refused or queued does not
--- wait for the disk: if a crash undoes that, the waiter asks again. If the transaction has written something before,
--- its setting is left alone.
+-- Which calls wait for the disk: see 0016-durability.sql.
 --
 -- Deliberate copies. A list of one has statements of its own, beside those for longer lists. So do decisions without a
 -- lock: holdfast_line_up for a list, holdfast_ask for one claim, with the first lines of holdfast_is_refused copied
@@ -758,7 +755,9 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
 #variable_conflict use_column
 DECLARE
   v_count   CONSTANT INTEGER := cardinality(p_names);
+  v_alone   CONSTANT BOOLEAN := pg_current_xact_id_if_assigned() IS NULL;
   v_void    TEXT;
+  v_brief   BOOLEAN;  -- none of the leases had long left
   v_answers BOOLEAN[];
   v_done    INTEGER[];
   v_left    INTEGER[];
@@ -777,9 +776,10 @@ BEGIN
   IF v_count = 1 THEN
     DELETE FROM distributed_locks
     WHERE lock_name = p_names[1] AND claim_id = p_claims[1] AND (p_tokens[1] IS NULL OR fencing_token = p_tokens[1])
-      AND mode = 'exclusive' AND NOT contended AND expires_at > clock_timestamp();
+      AND mode = 'exclusive' AND NOT contended AND expires_at > clock_timestamp()
+    RETURNING expires_at < clock_timestamp() + interval '1 minute' INTO v_brief;
     IF FOUND THEN
-      RETURN '{t}';
+      v_done := '{1}';
     END IF;
   ELSE
     WITH ended AS (
@@ -792,12 +792,16 @@ BEGIN
             AND d.mode = 'exclusive' AND NOT d.contended AND d.expires_at > clock_timestamp() FOR UPDATE SKIP LOCKED
         ) AS own
       ) AS k WHERE d.ctid = k.at
-      RETURNING k.ord
+      RETURNING k.ord, d.expires_at < clock_timestamp() + interval '1 minute' AS brief
     )
-    SELECT array_agg(ord) INTO v_done FROM ended;
+    SELECT array_agg(ord), bool_and(brief) INTO v_done, v_brief FROM ended;
   END IF;
   v_answers := array_fill(true, ARRAY[v_count]);
-  IF cardinality(v_done) IS DISTINCT FROM v_count THEN
+  IF cardinality(v_done) = v_count THEN
+    IF v_brief AND v_alone THEN
+      v_void := set_config('synchronous_commit', 'off', true);
+    END IF;
+  ELSE
     IF v_count > 1 THEN
       -- Places in the queues of locks that others hold. Leaving them frees nothing.
       WITH gone AS (
@@ -916,18 +920,6 @@ BEGIN
       events := holdfast_first(p_lock_name, v_left);
     END IF;
   END IF;
-END
-$$;
-
-CREATE OR REPLACE FUNCTION holdfast_set_durability(p_relaxed BOOLEAN) RETURNS TEXT
-LANGUAGE plpgsql AS $$
-BEGIN
-  IF p_relaxed THEN
-    RETURN set_config('synchronous_commit', 'off', true);
-  ELSIF current_setting('synchronous_commit') = 'off' THEN
-    RETURN set_config('synchronous_commit', 'on', true);
-  END IF;
-  RETURN NULL;
 END
 $$;
 

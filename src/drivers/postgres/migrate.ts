@@ -36,6 +36,7 @@ const TEXTS: readonly string[] = [
   readProtocol('postgres/0013-groups.sql'),
   readProtocol('postgres/0014-one.sql'),
   readProtocol('postgres/0015-key.sql'),
+  readProtocol('postgres/0016-durability.sql'),
 ]
 
 /** The migration that `postgresFence` needs. */

@@ -1,0 +1,177 @@
+import assert from 'node:assert/strict'
+import { setTimeout as sleep } from 'node:timers/promises'
+import pg from 'pg'
+import { describe, it } from 'vitest'
+import type { Driver, LeaseRef } from '../../../src/core/driver.ts'
+import { openPostgres } from '../../../src/drivers/postgres.ts'
+import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
+import { claimOn, granted, leasesOn, unique, until, waitersOn } from '../../harness/postgres-context.ts'
+import { type Server, startPostgres } from '../../harness/servers.ts'
+
+/** A server is started and recovers, and the machine may be busy. */
+const SLOW = { timeout: 60_000 }
+
+describe.concurrent('postgres: a crash of the server', SLOW, () => {
+  for (const [releaser, waiter] of [
+    ['relaxed', 'crash-safe'],
+    ['crash-safe', 'crash-safe'],
+    ['crash-safe', 'relaxed'],
+  ] as const) {
+    it(`failure 36: keeps the lease that a ${releaser} client has handed over to a ${waiter} waiter`, async () => {
+      await using server = await startCrashing()
+      const name = unique('handed-over')
+      await using first = await openLock(server, releaser)
+      await using second = await openLock(server, waiter)
+      const before = await first.lock.hold(name)
+      const waiting = second.lock.hold(name, { blockingTimeoutSeconds: 15 })
+      await until('the second to wait', async () => (await waitersOn(first.driver, name)) === 1)
+      await until('it to listen', () => listens(server))
+      await server.writeAll()
+      await before.release()
+      const lease = await waiting
+      await server.crash()
+      const [found] = await leasesOn(second.driver, name)
+      assert.equal(found?.fencingToken, lease.fencingToken)
+      assert.equal(lease.held, true)
+    })
+  }
+
+  it('failure 36: keeps a lease that was handed over by a relaxed list whose rows are ended one by one', async () => {
+    await using server = await startCrashing()
+    const names = [unique('a'), unique('b')] as const
+    await using driver = await open(server, 'relaxed')
+    await using waiter = await openLock(server, 'crash-safe')
+    const leases = []
+    for (const name of names) {
+      const claim = claimOn(name)
+      leases.push({ ...claim, ...(await granted(driver, claim)) })
+    }
+    const waiting = waiter.lock.hold(names[0], { blockingTimeoutSeconds: 15 })
+    await until('it to wait', async () => (await waitersOn(driver, names[0])) === 1)
+    await until('it to listen', () => listens(server))
+    await server.writeAll()
+    // As the procedure does with rows that were locked at first: each is a call of its own, in one transaction.
+    const call = ({ lockName, claimId, fencingToken }: LeaseRef): string =>
+      `SELECT holdfast_release('{${lockName}}', '{${claimId}}', '{${fencingToken}}', true);`
+    await ask(server, `BEGIN; ${leases.map(call).join('')} COMMIT`)
+    const lease = await waiting
+    await server.crash()
+    const [found] = await leasesOn(driver, names[0])
+    assert.equal(found?.fencingToken, lease.fencingToken)
+  })
+
+  it('can undo a release, for as long as the lease had left: at most a minute', async () => {
+    await using server = await startCrashing()
+    await using driver = await open(server, 'crash-safe')
+    const [name, other] = [unique('brief'), unique('long')]
+    const [brief, long] = [
+      { ...claimOn(name), ttlMs: 3_000 },
+      { ...claimOn(other), ttlMs: 70_000 },
+    ]
+    const { fencingToken } = await granted(driver, brief)
+    const kept = await granted(driver, long)
+    assert.deepEqual(await driver.release([{ ...long, fencingToken: kept.fencingToken }]), [true])
+    assert.deepEqual(await driver.release([{ ...brief, fencingToken }]), [true])
+    await server.crash()
+    assert.deepEqual(await leasesOn(driver, other), [])
+    const [back] = await leasesOn(driver, name)
+    assert.equal(back?.fencingToken, fencingToken)
+    await until('it to end', async () => (await leasesOn(driver, name)).length === 0)
+    assert.ok((await granted(driver, claimOn(name))).fencingToken > fencingToken)
+  })
+
+  it('can undo a release in a list only if no lease of the list had more than a minute left', async () => {
+    await using server = await startCrashing()
+    await using driver = await open(server, 'crash-safe')
+    const names = [unique('a'), unique('b'), unique('c'), unique('d')]
+    const claims = names.map((name, at) => ({ ...claimOn(name), ttlMs: at === 1 ? 70_000 : 30_000 }))
+    const leases = []
+    for (const claim of claims) leases.push({ ...claim, ...(await granted(driver, claim)) })
+    assert.deepEqual(await driver.release(leases.slice(0, 2)), [true, true])
+    assert.deepEqual(await driver.release(leases.slice(2)), [true, true])
+    await server.crash()
+    const left = await Promise.all(names.map((name) => leasesOn(driver, name)))
+    assert.deepEqual(
+      left.map((found) => found.length),
+      [0, 0, 1, 1],
+    )
+  })
+
+  it('never takes a grant or a renewal of a crash-safe client along, released leases before it included', async () => {
+    await using server = await startCrashing()
+    await using driver = await open(server, 'crash-safe')
+    const name = unique('kept')
+    const first = { ...claimOn(name), ttlMs: 30_000 }
+    const { fencingToken } = await granted(driver, first)
+    assert.deepEqual(await driver.release([{ ...first, fencingToken }]), [true])
+    const second = { ...claimOn(name), ttlMs: 2_000 }
+    const grant = await granted(driver, second)
+    assert.deepEqual(await driver.renew([{ ...second, fencingToken: grant.fencingToken, ttlMs: 40_000 }]), ['renewed'])
+    await server.crash()
+    const [found] = await leasesOn(driver, name)
+    assert.equal(found?.fencingToken, grant.fencingToken)
+    await sleep(Math.max(0, 2_100 - (Date.now() - (found?.acquiredAtMs ?? 0)))) // for the time to live of the grant
+    assert.equal((await leasesOn(driver, name)).length, 1)
+  })
+})
+
+interface CrashingServer extends AsyncDisposable {
+  readonly url: string
+  /** Writes all that was committed to the disk. */
+  writeAll(): Promise<void>
+  /** Crashes, without what nobody has waited for, and recovers. */
+  crash(): Promise<void>
+}
+
+async function startCrashing(): Promise<CrashingServer> {
+  const server = await startPostgres()
+  const writer = `SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'`
+  const { pid } = await ask(server, writer)
+  process.kill(Number(pid), 'SIGSTOP') // No other process writes to the disk what did not wait for it.
+  return {
+    url: server.url,
+    writeAll: async () => void (await ask(server, 'CREATE TABLE IF NOT EXISTS on_the_disk ()')),
+    async crash() {
+      process.kill(Number(pid), 'SIGKILL')
+      await until('recovery', async () => {
+        const found = await ask(server, writer).catch(() => undefined)
+        return found !== undefined && found['pid'] !== pid
+      })
+    },
+    [Symbol.asyncDispose]: () => server[Symbol.asyncDispose](),
+  }
+}
+
+async function ask({ url }: Pick<Server, 'url'>, text: string): Promise<Record<string, unknown>> {
+  const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 5_000 })
+  client.on('error', () => {}) // The server crashes.
+  try {
+    await client.connect()
+    return (await client.query(text)).rows?.[0]
+  } finally {
+    await client.end().catch(() => {})
+  }
+}
+
+const listens = async (server: Pick<Server, 'url'>): Promise<boolean> =>
+  (await ask(server, `SELECT count(*) FROM pg_stat_activity WHERE query ILIKE 'LISTEN%'`))['count'] !== '0'
+
+type Durability = 'relaxed' | 'crash-safe'
+
+async function open(server: Pick<Server, 'url'>, durability: Durability): Promise<Driver & AsyncDisposable> {
+  const driver = await openPostgres(`${server.url}?holdfast_durability=${durability}`)
+  return { ...driver, [Symbol.asyncDispose]: () => driver.close() }
+}
+
+async function openLock(server: Pick<Server, 'url'>, durability: Durability) {
+  const driver = await open(server, durability)
+  const lock = new DistributedLock({ driver })
+  return {
+    driver,
+    lock,
+    async [Symbol.asyncDispose]() {
+      await lock.close()
+      await driver.close()
+    },
+  }
+}
