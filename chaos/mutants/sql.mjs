@@ -203,8 +203,8 @@ export const sql = [
     name: 'postgres-long-release-not-on-the-disk',
     breaks: 'a crash brings a lease back for longer than a minute',
     file: ONE,
-    search: "interval '1 minute' INTO v_brief",
-    replace: "interval '1 year' INTO v_brief",
+    search: "interval '1 minute' AND metadata IS NULL INTO v_brief",
+    replace: "interval '1 year' AND metadata IS NULL INTO v_brief",
     checks: ['test/drivers/postgres/durability.test.ts :: at most a minute'],
   },
   {

@@ -128,7 +128,8 @@ BEGIN
         make_interval(secs => extract(epoch FROM v_waiter.expires_at - v_now)));
       events := events || jsonb_build_array(v_waiter.channel, v_waiter.claim_id, v_row.fencing_token::text,
         (extract(epoch FROM v_now) * 1000)::text, (extract(epoch FROM v_waiter.lasts) * 1000)::text);
-      -- The waiter relies on the message, without a call of its own that would wait for the disk.
+      -- The waiter relies on this grant, without a call of its own that would wait for the disk. It may be crash-safe
+      -- although this call is relaxed.
       IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM holdfast_set_durability(false);
       END IF;

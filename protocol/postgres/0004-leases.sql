@@ -242,7 +242,7 @@ BEGIN
   IF v_events IS NOT NULL THEN
     PERFORM holdfast_tell(v_events);
   ELSIF granted_claims IS NULL AND v_alone THEN
-    v_void := set_config('synchronous_commit', 'off', true);
+    v_void := holdfast_lower_durability();
   END IF;
 END
 $$;
@@ -757,7 +757,7 @@ DECLARE
   v_count   CONSTANT INTEGER := cardinality(p_names);
   v_alone   CONSTANT BOOLEAN := pg_current_xact_id_if_assigned() IS NULL;
   v_void    TEXT;
-  v_brief   BOOLEAN;  -- none of the leases had long left
+  v_brief   BOOLEAN;  -- all leases may come back: see 0016-durability.sql
   v_answers BOOLEAN[];
   v_done    INTEGER[];
   v_left    INTEGER[];
@@ -777,7 +777,7 @@ BEGIN
     DELETE FROM distributed_locks
     WHERE lock_name = p_names[1] AND claim_id = p_claims[1] AND (p_tokens[1] IS NULL OR fencing_token = p_tokens[1])
       AND mode = 'exclusive' AND NOT contended AND expires_at > clock_timestamp()
-    RETURNING expires_at < clock_timestamp() + interval '1 minute' INTO v_brief;
+    RETURNING expires_at < clock_timestamp() + interval '1 minute' AND metadata IS NULL INTO v_brief;
     IF FOUND THEN
       v_done := '{1}';
     END IF;
@@ -792,14 +792,14 @@ BEGIN
             AND d.mode = 'exclusive' AND NOT d.contended AND d.expires_at > clock_timestamp() FOR UPDATE SKIP LOCKED
         ) AS own
       ) AS k WHERE d.ctid = k.at
-      RETURNING k.ord, d.expires_at < clock_timestamp() + interval '1 minute' AS brief
+      RETURNING k.ord, d.expires_at < clock_timestamp() + interval '1 minute' AND d.metadata IS NULL AS brief
     )
     SELECT array_agg(ord), bool_and(brief) INTO v_done, v_brief FROM ended;
   END IF;
   v_answers := array_fill(true, ARRAY[v_count]);
   IF cardinality(v_done) = v_count THEN
     IF v_brief AND v_alone THEN
-      v_void := set_config('synchronous_commit', 'off', true);
+      v_void := holdfast_lower_durability();
     END IF;
   ELSE
     IF v_count > 1 THEN

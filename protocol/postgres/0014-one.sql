@@ -113,9 +113,10 @@ BEGIN
   DELETE FROM distributed_locks
   WHERE lock_name = p_lock_name AND claim_id = p_claim_id AND (p_token IS NULL OR fencing_token = p_token)
     AND mode = 'exclusive' AND NOT contended AND expires_at > clock_timestamp()
-  RETURNING expires_at < clock_timestamp() + interval '1 minute' INTO v_brief;
+  RETURNING expires_at < clock_timestamp() + interval '1 minute' AND metadata IS NULL INTO v_brief;
   IF FOUND THEN
     IF v_brief THEN
+      -- It may come back: see 0016-durability.sql.
       v_void := set_config('synchronous_commit', 'off', true);
     END IF;
     RETURN true;

@@ -1,27 +1,49 @@
 -- Migration 16: which calls wait for the disk. Internal: called by the functions of the earlier migrations.
 --
--- A call that acquires, renews, steals or hands over a lease waits for the disk, even if the role sets
--- synchronous_commit = off. With p_relaxed it does not (synchronous_commit is off for this transaction only), unless it
--- hands a lock over: the waiter relies on that grant, and may not be relaxed itself.
+-- A call of the driver that acquires, renews or steals a lease waits for the disk, even if the role sets
+-- synchronous_commit = off, unless p_relaxed is true. Every call that hands a lock over to a waiter waits, relaxed or
+-- not: the waiter relies on the grant, and may be crash-safe although the caller is relaxed. The plain functions
+-- (acquire_lock and the others) follow the session's setting, except for that.
 --
--- Without p_relaxed, two kinds of calls do not wait either. If a crash undoes them, nobody holds a lock too many:
---   a claim that is only refused or queued  the waiter asks again
---   the release of leases without waiters, each with less than a minute left. The leases come back until they expire.
---                                           A later grant of the same name waits for the disk, and so for the release
+-- Without p_relaxed, two kinds of calls do not wait. If a crash undoes them, no second client gets a lock:
+--   A claim that is only refused or queued: the waiter asks again.
+--   A release, if all of its leases are exclusive, have no waiters, have no metadata, and would expire within a minute.
+--     They come back until they expire. Metadata that was taken back must not: it may be a result or an announcement.
+--     A later grant of the same name that waits for the disk waits for the release, too: the log is written in order.
 --
+-- Lowering and raising last until the end of the transaction. What was lowered is raised to the value before, because
+-- `on` may wait for a standby when `local` does not. A transaction that has written something is not lowered by
+-- p_relaxed: what was written may have to wait. (holdfast_acquire_one and holdfast_release_one lower it without asking:
+-- they are alone in their transaction.)
+
 -- holdfast_set_durability
 -- Inputs:  relaxed
--- Outputs: the setting, if it was changed. If the transaction has written something before, it is never lowered: what
---          was written may have to wait
+-- Outputs: the new setting, if it was changed
 CREATE OR REPLACE FUNCTION holdfast_set_durability(p_relaxed BOOLEAN) RETURNS TEXT
 LANGUAGE plpgsql AS $$
 BEGIN
   IF p_relaxed THEN
     IF pg_current_xact_id_if_assigned() IS NULL THEN
-      RETURN set_config('synchronous_commit', 'off', true);
+      RETURN holdfast_lower_durability();
     END IF;
   ELSIF current_setting('synchronous_commit') = 'off' THEN
-    RETURN set_config('synchronous_commit', 'on', true);
+    RETURN set_config(
+      'synchronous_commit', coalesce(nullif(current_setting('holdfast.durability', true), ''), 'on'), true);
+  END IF;
+  RETURN NULL;
+END
+$$;
+
+-- holdfast_lower_durability
+-- Outputs: the new setting, if it was changed
+CREATE OR REPLACE FUNCTION holdfast_lower_durability() RETURNS TEXT
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_before CONSTANT TEXT := current_setting('synchronous_commit');
+BEGIN
+  IF v_before <> 'off' THEN
+    PERFORM set_config('holdfast.durability', v_before, true);
+    RETURN set_config('synchronous_commit', 'off', true);
   END IF;
   RETURN NULL;
 END
