@@ -8,22 +8,32 @@ import type { Clock } from './clock.ts'
  */
 export class Turns {
   readonly #clock: Clock
+  /** When the last turn that was asked for here began. */
   #lastMs = Number.NEGATIVE_INFINITY
+  /** Since when a turn has been asked for and has not come. */
+  #askedMs: number | undefined
 
   constructor(clock: Clock) {
     this.#clock = clock
   }
 
   /**
-   * Whether the next step has to wait for a turn of the event loop. Turns that were not requested here do not count.
+   * Whether the next step has to wait for a turn of the event loop. In the second half of the longest time without a
+   * turn, this asks for one. If it has not come when that time is over, a step waits for it. So the first step after an
+   * idle time, or after an answer from a socket, does not wait.
    */
   owed(nowMs: number): boolean {
-    return nowMs - this.#lastMs >= MAX_TURN_MS && this.#clock.nextTurn !== undefined
+    if (nowMs - this.#lastMs < MAX_TURN_MS / 2 || this.#clock.nextTurn === undefined) return false
+    if (this.#askedMs !== undefined) return nowMs - this.#askedMs >= MAX_TURN_MS / 2
+    this.#askedMs = nowMs
+    this.next(() => {})
+    return false
   }
 
   /** Calls `run` in the next turn. */
   next(run: () => void): void {
     this.#clock.nextTurn?.(() => {
+      this.#askedMs = undefined
       this.#lastMs = this.#clock.now().monotonicMs
       run()
     })

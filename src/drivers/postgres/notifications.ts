@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import type { Grant } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import { MAX_HOLDER_ID_LENGTH } from '../../core/limits.ts'
@@ -44,7 +44,7 @@ function eventFrom(event: unknown): WakeEvent | undefined {
   const [claimId, token, acquiredAt, ttl, proof] = event as [string, string, string, string, string]
   const isProvedBy = (key: string, callId: string): boolean => {
     const told = `${key} ${callId} ${token} ${acquiredAt} ${ttl} ${claimId} ${key}`
-    return proof === createHash('sha256').update(told).digest('hex')
+    return proof === hash('sha256', told)
   }
   if (token === '' && acquiredAt === '' && ttl === '') return { claimId, isProvedBy }
   const [fencingToken, acquiredAtMs, ttlMs] = [Number(token), Number(acquiredAt), Number(ttl)]

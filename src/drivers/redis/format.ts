@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import type {
   AcquireAnswer,
   Claim,
@@ -215,7 +215,7 @@ export function readMessage(message: string): WakeMessage | undefined {
   return {
     claimId,
     grant: { granted: true, fencingToken, ttlMs, acquiredAtMs },
-    isProvedBy: (secret) => proof === createHash('sha1').update(secret).update(told).update(secret).digest('hex'),
+    isProvedBy: (secret) => proof === hash('sha1', secret + told + secret),
   }
 }
 
