@@ -26,42 +26,46 @@ export const scenario = {
     const { quick } = stage.settings
     /** @type {Map<string, [number, number][]>} */
     const lines = new Map()
-    for (const driver of stage.drivers(scenario)) {
-      for (const processes of quick ? PROCESSES.slice(0, 5) : PROCESSES) {
-        /** @param {Entry} entry */
-        const only = ({ kind }) => kind !== 'peer' && kind !== 'variant'
-        const players = await stage.enter({ does: 'hold', driver, scenario: 'hand-offs', processes, only })
-        /** @type {Row[]} */
-        let rows = []
-        try {
-          for (const player of players) {
-            await player.call('prime')
-            await warmUp(player, 300, compete)
+    try {
+      for (const driver of stage.drivers(scenario)) {
+        for (const processes of quick ? PROCESSES.slice(0, 5) : PROCESSES) {
+          /** @param {Entry} entry */
+          const only = ({ kind }) => kind !== 'peer' && kind !== 'variant'
+          const players = await stage.enter({ does: 'hold', driver, scenario: 'hand-offs', processes, only })
+          /** @type {Row[]} */
+          let rows = []
+          try {
+            for (const player of players) {
+              await player.call('prime')
+              await warmUp(player, 300, compete)
+            }
+            const calls = await callsOf(stage, driver, players, 1_000)
+            rows = await interleave(players, stage.rounds({ quick: 2, full: 3 }), async (player) => ({
+              ...(await handOffs(stage, player, quick ? 300 : 1_500)),
+              calls: calls.get(player) ?? Number.NaN,
+            }))
+          } finally {
+            await leave(players)
           }
-          const calls = await callsOf(stage, driver, players, 1_000)
-          rows = await interleave(players, stage.rounds({ quick: 2, full: 3 }), async (player) => ({
-            ...(await handOffs(stage, player, quick ? 300 : 1_500)),
-            calls: calls.get(player) ?? Number.NaN,
-          }))
-        } finally {
-          await leave(players)
+          const title = `${processes} processes hold one name for 1 ms each, ${driver}`
+          const main = /** @type {const} */ ({ key: 'rate', better: 'more' })
+          const id = `growth-processes/${driver}/${processes}`
+          stage.addTable({ id, title, regime: undefined, columns: COLUMNS, main, rows })
+          for (const row of rows) addPoint(lines, `${driver}, ${row.title}`, [processes, cpuOf(row)])
         }
-        const title = `${processes} processes hold one name for 1 ms each, ${driver}`
-        const main = /** @type {const} */ ({ key: 'rate', better: 'more' })
-        const id = `growth-processes/${driver}/${processes}`
-        stage.addTable({ id, title, regime: undefined, columns: COLUMNS, main, rows })
-        for (const row of rows) addPoint(lines, `${driver}, ${row.title}`, [processes, cpuOf(row)])
       }
+    } finally {
+      // What was measured before a failure is drawn, too.
+      /** @type {Plot} */
+      const plot = {
+        id: 'processes',
+        title: 'Processes on one name',
+        x: 'processes',
+        y: 'CPU µs of a hand-off',
+        lines: [...lines].map(([title, points]) => ({ title, points })),
+      }
+      stage.addPlot(plot)
     }
-    /** @type {Plot} */
-    const plot = {
-      id: 'processes',
-      title: 'Processes on one name',
-      x: 'processes',
-      y: 'CPU µs of a hand-off',
-      lines: [...lines].map(([title, points]) => ({ title, points })),
-    }
-    stage.addPlot(plot)
   },
 }
 
