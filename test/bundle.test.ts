@@ -147,7 +147,7 @@ describe('a bundle of holdfast/lock and one driver', () => {
     ['sqlite', 'sqliteDriver', 44],
     ['postgres-advisory', 'postgresAdvisoryDriver', 48],
     ['redis', 'redisDriver', 57],
-    ['postgres', 'postgresDriver', 78],
+    ['postgres', 'postgresDriver', 79],
   ])('has no other driver and no thread: with %s', async (name, driver, maxKilobytes) => {
     const code = await bundle(
       `export { DistributedLock } from 'holdfast/lock'

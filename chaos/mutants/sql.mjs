@@ -200,14 +200,6 @@ export const sql = [
     checks: ['test/drivers/postgres/durability.test.ts :: one by one'],
   },
   {
-    name: 'postgres-long-release-not-on-the-disk',
-    breaks: 'a crash brings a lease back for longer than a minute',
-    file: ONE,
-    search: "interval '1 minute' AND metadata IS NULL INTO v_brief",
-    replace: "interval '1 year' AND metadata IS NULL INTO v_brief",
-    checks: ['test/drivers/postgres/durability.test.ts :: at most a minute'],
-  },
-  {
     name: 'postgres-call-read-before-its-place-is-locked',
     breaks: 'a waiter that asked again meanwhile is not notified',
     file: QUEUE,

@@ -755,9 +755,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
 #variable_conflict use_column
 DECLARE
   v_count   CONSTANT INTEGER := cardinality(p_names);
-  v_alone   CONSTANT BOOLEAN := pg_current_xact_id_if_assigned() IS NULL;
   v_void    TEXT;
-  v_brief   BOOLEAN;  -- all leases may come back: see 0016-durability.sql
   v_answers BOOLEAN[];
   v_done    INTEGER[];
   v_left    INTEGER[];
@@ -776,10 +774,9 @@ BEGIN
   IF v_count = 1 THEN
     DELETE FROM distributed_locks
     WHERE lock_name = p_names[1] AND claim_id = p_claims[1] AND (p_tokens[1] IS NULL OR fencing_token = p_tokens[1])
-      AND mode = 'exclusive' AND NOT contended AND expires_at > clock_timestamp()
-    RETURNING expires_at < clock_timestamp() + interval '1 minute' AND metadata IS NULL INTO v_brief;
+      AND mode = 'exclusive' AND NOT contended AND expires_at > clock_timestamp();
     IF FOUND THEN
-      v_done := '{1}';
+      RETURN '{t}';
     END IF;
   ELSE
     WITH ended AS (
@@ -792,16 +789,12 @@ BEGIN
             AND d.mode = 'exclusive' AND NOT d.contended AND d.expires_at > clock_timestamp() FOR UPDATE SKIP LOCKED
         ) AS own
       ) AS k WHERE d.ctid = k.at
-      RETURNING k.ord, d.expires_at < clock_timestamp() + interval '1 minute' AND d.metadata IS NULL AS brief
+      RETURNING k.ord
     )
-    SELECT array_agg(ord), bool_and(brief) INTO v_done, v_brief FROM ended;
+    SELECT array_agg(ord) INTO v_done FROM ended;
   END IF;
   v_answers := array_fill(true, ARRAY[v_count]);
-  IF cardinality(v_done) = v_count THEN
-    IF v_brief AND v_alone THEN
-      v_void := holdfast_lower_durability();
-    END IF;
-  ELSE
+  IF cardinality(v_done) IS DISTINCT FROM v_count THEN
     IF v_count > 1 THEN
       -- Places in the queues of locks that others hold. Leaving them frees nothing.
       WITH gone AS (

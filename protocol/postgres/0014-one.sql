@@ -103,22 +103,16 @@ LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '500ms'
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-  v_void  TEXT;
-  v_brief BOOLEAN;
-  v_got   RECORD;
+  v_void TEXT;
+  v_got  RECORD;
 BEGIN
   IF p_relaxed OR current_setting('synchronous_commit') = 'off' THEN
     v_void := holdfast_set_durability(p_relaxed);
   END IF;
   DELETE FROM distributed_locks
   WHERE lock_name = p_lock_name AND claim_id = p_claim_id AND (p_token IS NULL OR fencing_token = p_token)
-    AND mode = 'exclusive' AND NOT contended AND expires_at > clock_timestamp()
-  RETURNING expires_at < clock_timestamp() + interval '1 minute' AND metadata IS NULL INTO v_brief;
+    AND mode = 'exclusive' AND NOT contended AND expires_at > clock_timestamp();
   IF FOUND THEN
-    IF v_brief THEN
-      -- It may come back: see 0016-durability.sql.
-      v_void := set_config('synchronous_commit', 'off', true);
-    END IF;
     RETURN true;
   END IF;
   v_got := holdfast_end(p_lock_name, p_claim_id, p_token, true);

@@ -1,20 +1,14 @@
 -- Migration 16: which calls wait for the disk. Internal: called by the functions of the earlier migrations.
 --
--- A call of the driver that acquires, renews or steals a lease waits for the disk, even if the role sets
--- synchronous_commit = off, unless p_relaxed is true. Every call that hands a lock over to a waiter waits, relaxed or
--- not: the waiter relies on the grant, and may be crash-safe although the caller is relaxed. The plain functions
--- (acquire_lock and the others) follow the session's setting, except for that.
---
--- Without p_relaxed, two kinds of calls do not wait. If a crash undoes them, no second client gets a lock:
---   A claim that is only refused or queued: the waiter asks again.
---   A release, if all of its leases are exclusive, have no waiters, have no metadata, and would expire within a minute.
---     They come back until they expire. Metadata that was taken back must not: it may be a result or an announcement.
---     A later grant of the same name that waits for the disk waits for the release, too: the log is written in order.
+-- A call of the driver that changes leases waits for the disk, even if the role sets synchronous_commit = off, unless
+-- p_relaxed is true. Every call that hands a lock over to a waiter waits, relaxed or not: the waiter relies on the
+-- grant, and may be crash-safe although the caller is relaxed. The plain functions (acquire_lock and the others) follow
+-- the session's setting, except for that.
+-- A claim that is only refused or queued does not wait: if a crash undoes that, the waiter asks again.
 --
 -- Lowering and raising last until the end of the transaction. What was lowered is raised to the value before, because
 -- `on` may wait for a standby when `local` does not. A transaction that has written something is not lowered by
--- p_relaxed: what was written may have to wait. (holdfast_acquire_one and holdfast_release_one lower it without asking:
--- they are alone in their transaction.)
+-- p_relaxed: what was written may have to wait.
 
 -- holdfast_set_durability
 -- Inputs:  relaxed

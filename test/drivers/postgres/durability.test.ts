@@ -5,7 +5,6 @@ import { describe, it } from 'vitest'
 import type { Driver, LeaseRef } from '../../../src/core/driver.ts'
 import { openPostgres } from '../../../src/drivers/postgres.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
-import { OnceOnly } from '../../../src/primitives/once/once-only.ts'
 import { claimOn, granted, leasesOn, unique, until, waitersOn } from '../../harness/postgres-context.ts'
 import { type Server, startPostgres } from '../../harness/servers.ts'
 
@@ -61,51 +60,18 @@ describe.concurrent('postgres: a crash of the server', SLOW, () => {
     assert.equal(found?.fencingToken, lease.fencingToken)
   })
 
-  it('can undo a release, for as long as the lease had left: at most a minute', async () => {
+  it('never brings back a lease that a crash-safe client has released, alone or in a list', async () => {
     await using server = await startCrashing()
     await using driver = await open(server, 'crash-safe')
-    const [name, other] = [unique('brief'), unique('long')]
-    const [brief, long] = [
-      { ...claimOn(name), ttlMs: 10_000 },
-      { ...claimOn(other), ttlMs: 70_000 },
-    ]
-    const { fencingToken } = await granted(driver, brief)
-    const kept = await granted(driver, long)
-    assert.deepEqual(await driver.release([{ ...long, fencingToken: kept.fencingToken }]), [true])
-    assert.deepEqual(await driver.release([{ ...brief, fencingToken }]), [true])
-    await server.crash()
-    assert.deepEqual(await leasesOn(driver, other), [])
-    const [back] = await leasesOn(driver, name)
-    assert.equal(back?.fencingToken, fencingToken)
-    await until('it to end', async () => (await leasesOn(driver, name)).length === 0)
-    assert.ok((await granted(driver, claimOn(name))).fencingToken > fencingToken)
-  })
-
-  it('never brings back the result of a job that was forgotten, however short its time', async () => {
-    await using server = await startCrashing()
-    await using driver = await open(server, 'crash-safe')
-    await using jobs = new OnceOnly({ driver })
-    assert.equal(await jobs.once('job', async () => 'old', { forSeconds: 50 }), 'old')
-    assert.equal(await jobs.forget('job'), true)
-    await server.crash()
-    assert.equal(await jobs.once('job', async () => 'new', { forSeconds: 50 }), 'new')
-  })
-
-  it('can undo a release in a list only if no lease of the list had more than a minute left', async () => {
-    await using server = await startCrashing()
-    await using driver = await open(server, 'crash-safe')
-    const names = [unique('a'), unique('b'), unique('c'), unique('d')]
-    const claims = names.map((name, at) => ({ ...claimOn(name), ttlMs: at === 1 ? 70_000 : 30_000 }))
     const leases = []
-    for (const claim of claims) leases.push({ ...claim, ...(await granted(driver, claim)) })
+    for (const name of [unique('a'), unique('b'), unique('c')]) {
+      const claim = claimOn(name)
+      leases.push({ ...claim, ...(await granted(driver, claim)) })
+    }
     assert.deepEqual(await driver.release(leases.slice(0, 2)), [true, true])
-    assert.deepEqual(await driver.release(leases.slice(2)), [true, true])
+    assert.deepEqual(await driver.release(leases.slice(2)), [true])
     await server.crash()
-    const left = await Promise.all(names.map((name) => leasesOn(driver, name)))
-    assert.deepEqual(
-      left.map((found) => found.length),
-      [0, 0, 1, 1],
-    )
+    for (const { lockName } of leases) assert.deepEqual(await leasesOn(driver, lockName), [])
   })
 
   it('never takes a grant or a renewal of a crash-safe client along, released leases before it included', async () => {
@@ -127,53 +93,34 @@ describe.concurrent('postgres: a crash of the server', SLOW, () => {
 })
 
 describe('postgres: which calls wait for the disk', SLOW, () => {
-  it('a call that raises the setting again restores what it was: `on` may wait for a standby that is down', async () => {
+  it('raising the setting restores what it was: `on` may wait for a standby that is down', async () => {
     await using server = await startPostgres()
     await using driver = await open(server, 'crash-safe')
-    const [first, second] = [claimOn(unique('a')), claimOn(unique('b'))]
-    const tokens = [await granted(driver, first), await granted(driver, second)].map((each) => each.fencingToken)
+    const held = claimOn(unique('held'))
+    await granted(driver, held)
     const client = new pg.Client({ connectionString: server.url, options: '-c synchronous_commit=local' })
     await client.connect()
     const setting = async () => (await client.query('SHOW synchronous_commit')).rows[0].synchronous_commit
-    const release = ({ lockName, claimId }: LeaseRef, token: number | undefined, relaxed: boolean) =>
-      client.query(`SELECT holdfast_release('{${lockName}}', '{${claimId}}', '{${token}}', ${relaxed})`)
+    const acquire = (lockName: string, relaxed: boolean) =>
+      client.query(`SELECT holdfast_acquire(ARRAY['${lockName}'], ARRAY['${unique('claim')}'], '{h}', '{f}', '{NULL}',
+        '{1}', '{60000}', '{0}', '{NULL}', 'none', ${relaxed})`)
     const seen: string[] = []
     await client.query('BEGIN')
-    await release(first, tokens[0], false)
+    await acquire(held.lockName, false) // refused
     seen.push(await setting())
-    await release(second, tokens[1], false)
+    await acquire(unique('free'), false)
+    seen.push(await setting())
+    await client.query('COMMIT')
+    seen.push(await setting())
+    await client.query('BEGIN')
+    await acquire(unique('free'), true)
+    seen.push(await setting())
+    await client.query('SELECT holdfast_set_durability(false)') // as in a hand-over
     seen.push(await setting())
     await client.query('COMMIT')
     seen.push(await setting())
-    await client.query(`BEGIN; SELECT holdfast_set_durability(true); SELECT holdfast_set_durability(false)`)
-    seen.push(await setting())
-    await client.query('COMMIT')
     await client.end()
-    assert.deepEqual(seen, ['off', 'local', 'local', 'local'])
-  })
-
-  it('the release of one lease does not wait, unless it would last longer than a minute or has metadata', async () => {
-    await using server = await startPostgres()
-    await using driver = await open(server, 'crash-safe')
-    const client = new pg.Client({ connectionString: server.url })
-    await client.connect()
-    for (const [ttlMs, metadata, expected] of [
-      [30_000, undefined, 'off'],
-      [70_000, undefined, 'on'],
-      [30_000, { job: 1 }, 'on'],
-    ] as const) {
-      for (const form of ['holdfast_release_one', 'holdfast_release'] as const) {
-        const claim = { ...claimOn(unique('lease')), ttlMs, ...(metadata && { metadata }) }
-        const { fencingToken } = await granted(driver, claim)
-        await client.query('BEGIN')
-        const [from, to] = form === 'holdfast_release' ? ["'{", "}'"] : ["'", "'"]
-        const values = [claim.lockName, claim.claimId, fencingToken].map((each) => `${from}${each}${to}`).join(', ')
-        await client.query(`SELECT ${form}(${values}, false)`)
-        assert.equal((await client.query('SHOW synchronous_commit')).rows[0].synchronous_commit, expected, form)
-        await client.query('COMMIT')
-      }
-    }
-    await client.end()
+    assert.deepEqual(seen, ['off', 'local', 'local', 'off', 'local', 'local'])
   })
 })
 
