@@ -7,8 +7,8 @@
 -- A claim that is only refused or queued does not wait: if a crash undoes that, the waiter asks again.
 --
 -- Lowering and raising last until the end of the transaction. What was lowered is raised to the value before, because
--- `on` may wait for a standby when `local` does not. A transaction that has written something is not lowered by
--- p_relaxed: what was written may have to wait.
+-- `on` may wait for a standby when `local` does not. A transaction that has locked or written rows is not lowered by
+-- p_relaxed: what was written may have to wait. Rate limits follow the same rules.
 
 -- holdfast_set_durability
 -- Inputs:  relaxed

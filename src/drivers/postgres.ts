@@ -68,7 +68,8 @@ export interface PostgresDriverOptions {
    *
    * `relaxed`: a lease is granted before it has reached the disk (`synchronous_commit = off`, for the driver's
    * statements only). A crash of the server can forget the leases of the last moment, and they are then granted to
-   * others, with higher fencing tokens.
+   * others, with higher fencing tokens. A lock that is handed over to a waiter is on the disk before the waiter has it,
+   * in either mode.
    * @default 'crash-safe'
    */
   readonly durability?: 'crash-safe' | 'relaxed'

@@ -10,33 +10,46 @@ export class Turns {
   readonly #clock: Clock
   /** When the last turn that was asked for here began. */
   #lastMs = Number.NEGATIVE_INFINITY
-  /** Since when a turn has been asked for and has not come. */
-  #askedMs: number | undefined
+  /** From when on a step waits for the turn that was asked for. Undefined: none was. */
+  #dueMs: number | undefined
 
   constructor(clock: Clock) {
     this.#clock = clock
   }
 
   /**
-   * Whether the next step has to wait for a turn of the event loop. In the second half of the longest time without a
-   * turn, this asks for one. If it has not come when that time is over, a step waits for it. So the first step after an
+   * Whether the next step has to wait for a turn of the event loop. Turns that the loop took by itself are not known. So
+   * a turn is asked for in the background, and a step waits only if that has not come in time: the first step after an
    * idle time, or after an answer from a socket, does not wait.
    */
   owed(nowMs: number): boolean {
-    if (nowMs - this.#lastMs < MAX_TURN_MS / 2 || this.#clock.nextTurn === undefined) return false
-    if (this.#askedMs !== undefined) return nowMs - this.#askedMs >= MAX_TURN_MS / 2
-    this.#askedMs = nowMs
-    this.next(() => {})
+    if (this.#clock.nextTurn === undefined) return false
+    if (this.#dueMs !== undefined) return nowMs >= this.#dueMs
+    if (nowMs - this.#lastMs >= MAX_TURN_MS / 2) this.#ask(nowMs, nowMs + MAX_TURN_MS / 2)
     return false
   }
 
   /** Calls `run` in the next turn. */
   next(run: () => void): void {
+    const askedMs = this.#clock.now().monotonicMs
     this.#clock.nextTurn?.(() => {
-      this.#askedMs = undefined
-      this.#lastMs = this.#clock.now().monotonicMs
+      // The next one is asked for before the steps of this one: each of them may take long.
+      if (this.#began(askedMs)) this.#ask(this.#lastMs, this.#lastMs + MAX_TURN_MS)
       run()
     })
+  }
+
+  #ask(nowMs: number, dueMs: number): void {
+    this.#dueMs = dueMs
+    this.#clock.nextTurn?.(() => this.#began(nowMs))
+  }
+
+  /** False: another callback of the same turn was first, and no timer has run since. */
+  #began(askedMs: number): boolean {
+    if (askedMs < this.#lastMs) return false
+    this.#lastMs = this.#clock.now().monotonicMs
+    this.#dueMs = undefined
+    return true
   }
 
   /** Settles as `result` does, in a later turn if one is owed. */

@@ -36,6 +36,29 @@ describe('turns of the event loop', () => {
     assert.equal(loop.stepWaits(), true)
   })
 
+  it('failure 48: a step that takes longer than 10 ms is followed by a turn, each time', () => {
+    const loop = startLoop()
+    for (let round = 0; round < 3; round += 1) {
+      loop.next(() => {
+        loop.pass(30) // a long step
+        assert.equal(loop.stepWaits(), true)
+      })
+      loop.turn()
+    }
+  })
+
+  it('failure 48: the callbacks of one turn are not one turn each', () => {
+    const loop = startLoop()
+    const first = (): void => {
+      for (let ms = 0; ms < 10; ms += 1) loop.pass(1)
+      assert.equal(loop.stepWaits(), true)
+    }
+    loop.next(first)
+    loop.next(() => assert.equal(loop.stepWaits(), true))
+    loop.pass(1)
+    loop.turn()
+  })
+
   it('steps with turns between them do not wait, and ask for a turn every 5 ms', () => {
     const loop = startLoop()
     for (let ms = 0; ms < 1_000; ms += 1) {
@@ -64,6 +87,7 @@ function startLoop() {
       nowMs += ms
     },
     stepWaits: () => turnsOf(clock).owed(nowMs),
+    next: (run: () => void) => turnsOf(clock).next(run),
     turn() {
       const due = next
       next = []

@@ -93,6 +93,40 @@ describe.concurrent('postgres: a crash of the server', SLOW, () => {
 })
 
 describe('postgres: which calls wait for the disk', SLOW, () => {
+  for (const [session, expected] of [
+    ['local', 'local'],
+    ['off', 'on'],
+  ] as const) {
+    it(`every call that hands a lock over waits, in a session with synchronous_commit = ${session}`, async () => {
+      await using server = await startPostgres()
+      await using driver = await open(server, 'crash-safe')
+      const client = new pg.Client({ connectionString: server.url, options: `-c synchronous_commit=${session}` })
+      await client.connect()
+      for (const handOver of [
+        ({ lockName, claimId }: LeaseRef) => `holdfast_release('{${lockName}}', '{${claimId}}', '{NULL}', true)`,
+        ({ lockName, claimId }: LeaseRef) => `holdfast_release_one('${lockName}', '${claimId}', NULL, true)`,
+        ({ lockName }: LeaseRef) => `force_release_lock('${lockName}', 'test')`,
+        ({ lockName }: LeaseRef) => `release_lock('${lockName}', 'plain')`,
+      ]) {
+        const [held, waiter] = [claimOn(unique('held')), unique('waiter')]
+        if (handOver(held).startsWith('release_lock'))
+          await client.query(`SELECT acquire_lock('${held.lockName}', 'plain')`)
+        else await granted(driver, held)
+        await driver.acquire([{ ...claimOn(held.lockName, 60_000), claimId: waiter }])
+        await client.query(`BEGIN; SELECT holdfast_set_durability(true)`)
+        await client.query(`SELECT ${handOver(held)}`)
+        const { rows } = await client.query('SHOW synchronous_commit')
+        await client.query('COMMIT')
+        assert.equal(rows[0].synchronous_commit, expected, handOver(held))
+        assert.deepEqual(
+          (await leasesOn(driver, held.lockName)).map((lease) => lease.claimId),
+          [waiter],
+        )
+      }
+      await client.end()
+    })
+  }
+
   it('raising the setting restores what it was: `on` may wait for a standby that is down', async () => {
     await using server = await startPostgres()
     await using driver = await open(server, 'crash-safe')

@@ -106,7 +106,8 @@ def postgres_driver(
 
     `durability`: with `relaxed`, a lease is granted before it has reached the disk (`synchronous_commit = off`, for the
     driver's statements only). A crash of the server can forget the leases of the last moment, and they are then granted
-    to others, with higher fencing tokens.
+    to others, with higher fencing tokens. A lock that is handed over to a waiter is on the disk before the waiter has
+    it, in either mode.
 
     `migrate`: whether the first call creates the tables or brings them up to date.
 
