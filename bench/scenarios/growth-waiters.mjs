@@ -40,7 +40,8 @@ export const scenario = {
       const title = `hand-offs between waiters in ${PROCESSES} processes, ${driver}`
       const main = /** @type {const} */ ({ key: 'rate', better: 'more' })
       stage.addTable({ id: `growth-waiters/${driver}/all`, title, regime: undefined, columns: COLUMNS, main, rows })
-      const points = rows.map(({ title, rounds: [round] }) => pointOf(title, round))
+      // A point at which nothing was handed over has no cost.
+      const points = rows.map(({ title, rounds: [round] }) => pointOf(title, round)).filter(([, cost]) => cost > 0)
       lines.push({ title: driver, points })
     }
     stage.addPlot({ id: 'waiters', title: 'Waiters on one name', x: 'waiters', y: 'CPU µs of a hand-off', lines })
