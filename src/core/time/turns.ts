@@ -18,9 +18,9 @@ export class Turns {
   }
 
   /**
-   * Whether the next step has to wait for a turn of the event loop. Turns that the loop took by itself are not known. So
-   * a turn is asked for in the background, and a step waits only if that has not come in time: the first step after an
-   * idle time, or after an answer from a socket, does not wait.
+   * Whether the next step has to wait for a turn of the event loop. Turns that the loop took by itself are not known.
+   * So a turn is asked for in the background, and a step waits only if that has not come in time: the first step after
+   * an idle time, or after an answer from a socket, does not wait.
    */
   owed(nowMs: number): boolean {
     if (this.#clock.nextTurn === undefined) return false
