@@ -33,8 +33,9 @@ export class Turns {
   next(run: () => void): void {
     const askedMs = this.#clock.now().monotonicMs
     this.#clock.nextTurn?.(() => {
+      this.#began(askedMs)
       // The next one is asked for before the steps of this one: each of them may take long.
-      if (this.#began(askedMs)) this.#ask(this.#lastMs, this.#lastMs + MAX_TURN_MS)
+      if (this.#dueMs === undefined) this.#ask(this.#lastMs, this.#lastMs + MAX_TURN_MS)
       run()
     })
   }
@@ -44,12 +45,11 @@ export class Turns {
     this.#clock.nextTurn?.(() => this.#began(nowMs))
   }
 
-  /** False: another callback of the same turn was first, and no timer has run since. */
-  #began(askedMs: number): boolean {
-    if (askedMs < this.#lastMs) return false
+  #began(askedMs: number): void {
+    // Another callback of the same turn was first, and no timer has run since.
+    if (askedMs < this.#lastMs) return
     this.#lastMs = this.#clock.now().monotonicMs
     this.#dueMs = undefined
-    return true
   }
 
   /** Settles as `result` does, in a later turn if one is owed. */
