@@ -1,5 +1,7 @@
+import type { CreateHeartbeat } from './core/claim/holder.ts'
 import type { Driver } from './core/driver.ts'
 import { InvalidArgumentError } from './core/errors.ts'
+import { type ThreadOptions, threadHeartbeat } from './core/lease/heartbeat-thread.ts'
 import { redactedUrl } from './core/secrets.ts'
 
 /**
@@ -26,14 +28,16 @@ export async function connect(url: string): Promise<Driver> {
 /**
  * Returns the URL of the store: `url`, or else `HOLDFAST_URL`, or else the embedded default.
  *
- * @throws `InvalidArgumentError` if `HOLDFAST_URL` is empty. A script that copies an unset variable sets it to an empty
- * text, and the default would then exclude only the processes of this machine.
+ * @throws `InvalidArgumentError` for an unknown scheme, and if `HOLDFAST_URL` is empty. A script that copies an unset
+ * variable sets it to an empty text, and the default would then exclude only the processes of this machine.
  */
 export function chooseUrl(url?: string): string {
-  if (url !== undefined) return url
-  const named = process.env['HOLDFAST_URL'] ?? 'sqlite:'
-  if (named !== '') return named
-  throw new InvalidArgumentError('HOLDFAST_URL', named, 'the URL of a store, or not set')
+  const chosen = url ?? process.env['HOLDFAST_URL'] ?? 'sqlite:'
+  if (url === undefined && chosen === '') {
+    throw new InvalidArgumentError('HOLDFAST_URL', chosen, 'the URL of a store, or not set')
+  }
+  checkUrl(chosen)
+  return chosen
 }
 
 /** Checks a URL's scheme, so that a constructor rejects at once what `connect` would reject later. */
@@ -77,3 +81,16 @@ const openers: Record<string, Opener> = {
   'valkeys+cluster': redis,
   redlock,
 }
+
+/**
+ * What `holdfast` adds to `holdfast/lock`: stores that are opened by their URL, and the heartbeat's thread. It is
+ * passed in, because it would be most of the code in a bundle of `holdfast/lock`.
+ */
+export interface StoreOpener {
+  chooseUrl(url?: string): string
+  checkUrl(url: unknown): void
+  connect(url: string): Promise<Driver>
+  threadHeartbeat(options: ThreadOptions): CreateHeartbeat
+}
+
+export const storeOpener: StoreOpener = { chooseUrl, checkUrl, connect, threadHeartbeat }

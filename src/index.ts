@@ -19,25 +19,28 @@ export {
   StoreError,
   UnsupportedError,
 } from './core/errors.ts'
-export type { LockEvent, LockEvents, LossReason } from './core/events.ts'
+export type { ClaimEvent, LeaseEvent, LockEvent, LockEvents, LossReason } from './core/events.ts'
 export type { FencingGuard } from './core/fencing.ts'
 export type { Lease } from './core/lease/lease.ts'
 export type { LockInfo } from './core/lock-info.ts'
-export type { CampaignOptions } from './primitives/election/campaign-options.ts'
 export { type Leader, LeaderElection, type LeaderElectionOptions } from './primitives/election/leader-election.ts'
-export type { DemotionReason, Term } from './primitives/election/term.ts'
+export type { CampaignOptions, DemotionReason, Term } from './primitives/election/term.ts'
 export { Fence } from './primitives/fence.ts'
 export type { CloseOptions } from './primitives/instance.ts'
 export type { InstanceOptions } from './primitives/instance-options.ts'
 export { DistributedLock, getDistributedLock } from './primitives/lock/any-store-lock.ts'
+export type { LockOptions, LockResult } from './primitives/lock/claims.ts'
 export type { DistributedLockOptions } from './primitives/lock/distributed-lock.ts'
 export type { ForceReleaseOptions } from './primitives/lock/force-release.ts'
 export type { LeaseInfo, LockInspection, WaiterInfo } from './primitives/lock/inspect.ts'
-export type { LockOptions } from './primitives/lock/options.ts'
 export { ReadWriteLock, type ReadWriteLockOptions } from './primitives/lock/read-write-lock.ts'
-export type { LockResult } from './primitives/lock/result.ts'
 export { Semaphore, type SemaphoreOptions } from './primitives/lock/semaphore.ts'
 export { OnceOnly, type OnceOptions, type OnceRun } from './primitives/once/once-only.ts'
-export type { ConsumeOptions, RateWaitOptions } from './primitives/rate/call-options.ts'
-export type { LimitStanding, RateLimitOptions, RateLimitResult } from './primitives/rate/limits.ts'
+export type {
+  ConsumeOptions,
+  LimitStanding,
+  RateLimitOptions,
+  RateLimitResult,
+  RateWaitOptions,
+} from './primitives/rate/limits.ts'
 export { RateLimiter, type RateLimiterOptions } from './primitives/rate/rate-limiter.ts'

@@ -1,6 +1,8 @@
 import type { InspectQuery, Metadata } from './driver.ts'
 import { InvalidArgumentError } from './errors.ts'
+import { isA, messageOf } from './foreign-errors.ts'
 import {
+  MAX_HOLDER_ID_LENGTH,
   MAX_METADATA_BYTES,
   MAX_METADATA_DEPTH,
   MAX_NAME_LENGTH,
@@ -9,7 +11,6 @@ import {
   MAX_WAIT_MS,
   MIN_TTL_MS,
 } from './limits.ts'
-import { checkLockName, isStorable } from './names.ts'
 import { checkOptions, isArray, isReadable, optionNames } from './options.ts'
 
 /**
@@ -118,13 +119,23 @@ export function checkJson(argument: string, value: unknown): unknown {
  * once: a getter may return another value the next time.
  */
 function jsonCopy<T>(argument: string, value: T, maxBytes: number): T {
-  const copy = checkedJson(value, argument, 0)
-  const json = JSON.stringify(copy)
+  const json = jsonOf(argument, value)
   const bytes = Buffer.byteLength(json)
   if (bytes > maxBytes) {
     throw new InvalidArgumentError(argument, value, `at most ${maxBytes} bytes as JSON (it has ${bytes})`)
   }
   return JSON.parse(json) as T
+}
+
+/** Reading the value may run the caller's code, which may throw. Its JSON may be longer than a string can be. */
+function jsonOf(argument: string, value: unknown): string {
+  try {
+    return JSON.stringify(checkedJson(value, argument, 0))
+  } catch (error) {
+    if (isA(error, InvalidArgumentError)) throw error
+    const message = `${argument} cannot be encoded as JSON: ${messageOf(error)}`
+    throw new InvalidArgumentError(argument, value, JSON_RULE, message)
+  }
 }
 
 /** For the property name and the braces around the value. */
@@ -175,3 +186,27 @@ function isPlainObject(value: unknown): value is Record<string, unknown> {
   const prototype: unknown = Object.getPrototypeOf(value)
   return prototype === null || prototype === Object.prototype
 }
+
+/**
+ * A lock name has 1 to 255 UTF-16 code units of well-formed text without NUL. `VARCHAR(255)`, a Redis key and a UTF-8
+ * file can all store that, so that a name is valid on every store or on none.
+ *
+ * @throws `InvalidArgumentError`
+ */
+export function checkLockName(lockName: unknown, argument = 'lockName'): asserts lockName is string {
+  checkText(argument, lockName, MAX_NAME_LENGTH)
+}
+
+export function checkHolderId(holderId: unknown): asserts holderId is string {
+  checkText('holderId', holderId, MAX_HOLDER_ID_LENGTH)
+}
+
+export function checkText(argument: string, value: unknown, maxLength: number): asserts value is string {
+  if (typeof value !== 'string' || value.length === 0 || value.length > maxLength || !isStorable(value)) {
+    const rule = `a string of 1 to ${maxLength} characters, without NUL and without lone surrogates`
+    throw new InvalidArgumentError(argument, value, rule)
+  }
+}
+
+/** PostgreSQL cannot store NUL. A lone surrogate has no UTF-8 form, so two different names would become one. */
+export const isStorable = (text: string): boolean => !text.includes('\0') && text.isWellFormed()

@@ -31,16 +31,8 @@ export interface Driver {
   /** Where the store is, for error messages: a URL without user name and password. */
   readonly place?: string
   readonly capabilities: Capabilities
-  /**
-   * The core sends a list of this many requests or more in two calls or more, each with at most twice as many. The
-   * calls overlap: while the store works on one, the process handles the answers to another. A driver that splits the
-   * list inside one call cannot do that, because a call has one answer.
-   */
-  readonly listSplit?: number
-  /** The longest TTL that a claim may have, if that is shorter than the core's own limit of one year. */
-  readonly longestTtlMs?: number
-  /** How a worker thread opens its own driver for the same store. Absent if it cannot. */
-  readonly reopen?: Reopen
+  /** What only some drivers can do or need. Most drivers have none. */
+  readonly extensions?: DriverExtensions
 
   /**
    * Grants each claim or refuses it, in the order of the list.
@@ -49,9 +41,12 @@ export interface Driver {
    * again. If the claim was granted through another instance of the driver, the driver may instead replace the lease
    * with a new one that has a higher token.
    *
-   * A refused claim with `waitMs` above 0 is added to the queue, or keeps its place there for another `waitMs`.
+   * A refused claim with `waiterTtlMs` above 0 is added to the queue, or keeps its place there for that long again.
+   *
+   * `call.secret` is new with every call. A driver that announces grants through messages which other clients could
+   * forge stores it with the queued claims, and has the store prove each grant by it: see `DriverListener.granted`.
    */
-  acquire(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]>
+  acquire(claims: readonly Claim[], call: AcquireCall): Promise<readonly (AcquireAnswer | Error)[]>
 
   /**
    * Sets each lease to end `ttlMs` from now, which may be later or sooner than before. Compares claim and fencing
@@ -78,40 +73,16 @@ export interface Driver {
   /**
    * Starts to report wake-ups, grants and losses. Resolves when the subscription is active, so that nothing after that
    * is missed, with a function that ends the subscription. If the subscription breaks, the driver calls `disconnected`
-   * once, and the core calls `listen` again.
+   * once, and the core calls `listen` again. The core listens only while a claim of this process waits, or while it
+   * holds a lease whose loss it has to learn of at once, and for a second after that.
    */
   listen?(listener: DriverListener): Promise<StopListening>
-
-  /**
-   * Starts to report leases that other clients have ended by force, for a process that holds leases and need not wait
-   * for any. Every report is a hint: core renews the lease, and the store's answer decides. Must not cost more for a
-   * process that holds more leases, and must not deliver what only waiters need. Otherwise as `listen`. Absent: a
-   * holder learns of a forced release with its next renewal.
-   */
-  watch?(listener: LossListener): Promise<StopListening>
-
-  /**
-   * For a driver that cannot `steal`: ends leases of other clients, as `inspect` returned them. Compares claim and
-   * fencing token, and touches no other lease. For each, `true` if this call ended it, `false` if it had ended before
-   * or has a newer token. An `Error`: it was not ended, or that is unknown.
-   *
-   * It may take up to 15 s, which is longer than other calls: it may have to wait for the holders.
-   */
-  forceRelease?(leases: readonly LeaseRecord[], options: ForceOptions): Promise<readonly (boolean | Error)[]>
 
   /**
    * Executes one rate-limiting step (GCRA) for each request, on the store's clock. Requests for one name are executed
    * in the order of the list.
    */
   consume?(requests: readonly RateRequest[]): Promise<readonly (RateAnswer | Error)[]>
-
-  /**
-   * Lists the limits of which something is in use, in pages, for code that shows them to people. `consume` with a cost
-   * of 0 returns how much. A limit that has just run out may be listed.
-   *
-   * @throws `InvalidArgumentError` for a query that `checkInspectQuery` rejects
-   */
-  inspectRates?(query: RatesQuery): Promise<RatesPage>
 
   /** Closes the connections that the driver has opened. Does not end any lease. Every later call rejects. */
   close(): Promise<void>
@@ -137,10 +108,11 @@ export interface Capabilities {
   readonly metadata: boolean
   /** Has `consume`. */
   readonly rate: boolean
-  /** Supports claims with `steal`. */
-  readonly steal: boolean
-  /** Leases can be ended by a client that does not hold them: by a claim with `steal`, or by `forceRelease`. */
-  readonly force: boolean
+  /**
+   * How a client can end leases that it does not hold: with a claim that has `forceUpTo`, with the extension
+   * `forceRelease`, or not at all.
+   */
+  readonly force: 'claim' | 'call' | false
   /** Supports claims with a `group`: grants all of them in one step, or none. */
   readonly groups: boolean
   /** Why something is not supported. It becomes the end of the `UnsupportedError`'s message, after a colon. */
@@ -148,9 +120,14 @@ export interface Capabilities {
     readonly shared?: string
     readonly limit?: string
     readonly rate?: string
-    readonly steal?: string
     readonly force?: string
   }
+}
+
+/** One call of `acquire`. */
+export interface AcquireCall {
+  /** A random text that no other client knows. */
+  readonly secret: string
 }
 
 /** A request for a lock. */
@@ -167,24 +144,22 @@ export interface Claim {
   readonly ttlMs: number
   readonly metadata?: Metadata
   /** How long the store keeps the claim in its queue without another request. 0: the claim is not queued. */
-  readonly waitMs: number
+  readonly waiterTtlMs: number
   /**
    * In one step, ends every lease on the name and grants this claim with a higher token, before all waiters. Only for
    * exclusive claims. The waiters keep their places. The previous holders are answered `lost` when they renew and
    * `false` when they release, and are notified through `listen` if the driver can do that.
+   *
+   * The number is the largest fencing token of a lease that the claim may end. If the name has a lease with a larger
+   * token, the claim is refused, is not queued, and ends nothing. So a client that inspected the leases before does not
+   * take the lock from a newer holder.
    */
-  readonly steal?: true
-  /**
-   * With `steal`: the largest fencing token of a lease that the claim may end. If the name has a lease with a larger
-   * token, the claim is refused, is not queued, and ends nothing. This prevents a client that inspected the leases
-   * before it steals the lock from taking it from a newer holder.
-   */
-  readonly stealUpTo?: number
+  readonly forceUpTo?: number
   /**
    * Claims of one list with the same `group` are granted in one step, or none of them is. All members of a group are in
    * the same list, next to each other, at most 100 of them. They are exclusive, have different lock names, and neither
-   * wait nor steal. If one of them cannot be granted, all are refused and nothing is written for any of them. If the
-   * outcome of one is unknown, the answer is an `Error` for all.
+   * wait nor have `forceUpTo`. If one of them cannot be granted, all are refused and nothing is written for any of
+   * them. If the outcome of one is unknown, the answer is an `Error` for all.
    *
    * A member that already has its lease, because an earlier answer was lost, counts as free. If its group is refused
    * nevertheless, its answer is an `Error`: its lease still exists and has to be withdrawn.
@@ -200,7 +175,10 @@ export type AcquireAnswer = Grant | Refusal
 export interface Grant {
   readonly granted: true
   readonly fencingToken: number
-  /** The TTL of the lease, counted from the grant. */
+  /**
+   * The TTL of the lease, counted from the grant. A grant in a message may be shorter than its claim asked for: at most
+   * what is left of the waiter's own TTL, so that a dead waiter delays the queue no longer than that.
+   */
   readonly ttlMs: number
   /** The store's clock at the first grant of this claim. */
   readonly acquiredAtMs: number
@@ -217,9 +195,9 @@ export interface Refusal {
   /** After how long a repeated request may succeed without a wake-up, for example because a lease will have expired. */
   readonly askAgainMs?: number
   /**
-   * The store's clock at this answer. Needed by drivers that call `DriverListener.granted`: a grant that is older than
-   * a refusal has ended, although its message may still arrive. Without this field, a reported grant is only a hint to
-   * ask again.
+   * The store's clock at this answer. Needed by drivers that call `DriverListener.granted`: if the store has refused
+   * the claim after a grant, that grant is over, although its message may still arrive. Without this field, a reported
+   * grant is only a hint to ask again.
    */
   readonly answeredAtMs?: number
 }
@@ -292,8 +270,15 @@ export interface InspectPage {
   readonly next?: string
 }
 
-/** What a driver reports of leases. All methods are synchronous. */
-export interface LossListener {
+/** What a driver reports of waiting claims and of leases. All methods are synchronous. */
+export interface DriverListener {
+  /**
+   * A hint that another request may succeed: for one claim, or for every claim on the lock name. Only a hint for one
+   * claim can have a proof.
+   */
+  wake(target: { readonly claimId: string } | { readonly lockName: string }, isProvedBy?: IsProvedBy): void
+  /** The store has granted a waiting claim without a request. */
+  granted(claimId: string, grant: Grant, isProvedBy?: IsProvedBy): void
   /**
    * The store has ended a lease, of this process or of another one. With `session` expiry the lease is lost at once.
    * With `ttl` expiry this is a hint: the holder renews the lease, and loses it if the store answers `lost`.
@@ -303,22 +288,11 @@ export interface LossListener {
   disconnected(cause: Error): void
 }
 
-/** What a driver reports of waiting claims and of leases. All methods are synchronous. */
-export interface DriverListener extends LossListener {
-  /** A hint that another request may succeed: for one claim, or for every claim on the lock name. */
-  wake(lockName: string, claimId?: string): void
-  /** The store has granted a waiting claim without a request. */
-  granted(claimId: string, grant: Grant): void
-}
-
-export interface ForceOptions {
-  /** Who does it and why, for the record. */
-  readonly by: string
-  /**
-   * For `session` expiry: if the holder does not let go, ends its session, and with it all leases of that session.
-   */
-  readonly endSession: boolean
-}
+/**
+ * Whether a message proves that it was made by the store, about the call with this secret. The core ignores a message
+ * that no call of the claim proves. Absent: no other client could have sent the message, or it costs one request.
+ */
+export type IsProvedBy = (secret: string) => boolean
 
 /** Ends a subscription. */
 export type StopListening = () => Promise<void>
@@ -355,20 +329,6 @@ export interface RateLimit {
   readonly burst: number
 }
 
-export type RatesQuery = Omit<InspectQuery, 'lockName'>
-
-export interface RatesPage {
-  readonly rates: readonly RateRecord[]
-  /** Pass it as `after` to get the next page. Absent on the last page. */
-  readonly next?: string
-}
-
-/** A limit in the store, and the name that it is used with. */
-export interface RateRecord {
-  readonly name: string
-  readonly limit: RateLimit
-}
-
 export interface RateAnswer {
   readonly allowed: boolean
   /** The number of units that could be taken now under the strictest limit. */
@@ -384,6 +344,70 @@ export interface RateAnswer {
   readonly usedMs: readonly number[]
   /** How long one of the limits is still blocked. The other times are then at least this long, and `remaining` is 0. */
   readonly blockedMs?: number
+}
+
+/**
+ * What only some drivers can do or need. Each member is optional. Without it, the core does without, or rejects the
+ * call with `UnsupportedError`.
+ */
+export interface DriverExtensions {
+  /**
+   * For a driver whose claims cannot have `forceUpTo`: ends leases of other clients, as `inspect` returned them.
+   * Compares claim and fencing token, and touches no other lease. For each, `true` if this call ended it, `false` if it
+   * had ended before or has a newer token. An `Error`: it was not ended, or that is unknown.
+   *
+   * It may take up to 15 s, which is longer than other calls: it may have to wait for the holders.
+   */
+  forceRelease?(leases: readonly LeaseRecord[], options: ForceOptions): Promise<readonly (boolean | Error)[]>
+
+  /**
+   * Lists the limits of which something is in use, in pages, for code that shows them to people. `consume` with a cost
+   * of 0 returns how much. A limit that has just run out may be listed.
+   *
+   * @throws `InvalidArgumentError` for a query that `checkInspectQuery` rejects
+   */
+  inspectRates?(query: RatesQuery): Promise<RatesPage>
+
+  /** How a worker thread opens its own driver for the same store. */
+  readonly reopen?: Reopen
+
+  /**
+   * The part of the store that answers requests about this lock name, for a store of several servers. Requests for
+   * different parts never share a call, so a server that hangs does not cost the others their answers.
+   */
+  partOf?(lockName: string): string | number | undefined
+
+  /**
+   * The core sends a list of this many requests or more in two calls or more, each with at most twice as many. The
+   * calls overlap: while the store works on one, the process handles the answers to another.
+   */
+  readonly listSplit?: number
+
+  /** The longest TTL that a claim may have, if that is shorter than the core's own limit of one year. */
+  readonly longestTtlMs?: number
+}
+
+export interface ForceOptions {
+  /** Who does it and why, for the record. */
+  readonly by: string
+  /**
+   * For `session` expiry: if the holder does not let go, ends its session, and with it all leases of that session.
+   */
+  readonly endSession: boolean
+}
+
+export type RatesQuery = Omit<InspectQuery, 'lockName'>
+
+export interface RatesPage {
+  readonly rates: readonly RateRecord[]
+  /** Pass it as `after` to get the next page. Absent on the last page. */
+  readonly next?: string
+}
+
+/** A limit in the store, and the name that it is used with. */
+export interface RateRecord {
+  readonly name: string
+  readonly limit: RateLimit
 }
 
 /** `(await import(module))[name](...args)` creates the driver. All fields can be posted to a thread. */

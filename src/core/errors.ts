@@ -98,8 +98,9 @@ export class NotAcquiredError extends HoldfastError {
 }
 
 /**
- * The lease ended before its holder released it: it expired, was stolen, or was ended by `releaseAll` or `close`. Work
- * done since then was done without the lock. Check or undo that work; a fencing token prevents stale writes.
+ * The lease ended before its holder released it: it expired, was force-released, or was ended by `releaseAll` or
+ * `close`. Work done since then was done without the lock. Check or undo that work; a fencing token prevents stale
+ * writes.
  *
  * @example
  * ```ts

@@ -5,6 +5,18 @@ import type { Metadata } from './driver.ts'
 import type { LockInfo } from './lock-info.ts'
 import { outsideLocks } from './reentry-context.ts'
 
+/** What every event of a claim has. */
+export interface ClaimEvent {
+  lockName: string
+  holderId: string
+  claimId: string
+}
+
+/** What every event of a lease has. */
+export interface LeaseEvent extends ClaimEvent {
+  fencingToken: number
+}
+
 /**
  * The events of an instance and their payloads. Each event is emitted to the listeners of the instance and published on
  * the diagnostics channel `holdfast:<event>`.
@@ -14,24 +26,20 @@ export interface LockEvents {
    * A claim is about to be sent. Called in the async context of the caller. One of `acquired`, `refused` and
    * `acquireFailed` follows.
    */
-  requested: { lockName: string; holderId: string; claimId: string; waits: boolean }
+  requested: ClaimEvent & { waits: boolean }
   /**
    * A claim found the lock held, and now waits. Emitted once. `holder` is one of the current holders, if the store
    * shows it. `ahead` is the number of waiters before the claim, if the store has a queue.
    */
-  waiting: { lockName: string; holderId: string; claimId: string; holder?: LockInfo; ahead?: number }
+  waiting: ClaimEvent & { holder?: LockInfo; ahead?: number }
   /** A claim was granted. */
-  acquired: { lockName: string; holderId: string; claimId: string; fencingToken: number; waitedMs: number }
+  acquired: LeaseEvent & { waitedMs: number }
   /** A claim ended without a lease because of contention. `holder` is one of the holders, if the store shows it. */
-  refused: { lockName: string; holderId: string; claimId: string; waitedMs: number; holder?: LockInfo }
+  refused: ClaimEvent & { waitedMs: number; holder?: LockInfo }
   /** A claim ended with an error: an outage, an abort, a deadlock, or the end of its instance. */
-  acquireFailed: { lockName: string; holderId: string; claimId: string; waitedMs: number; error: Error }
+  acquireFailed: ClaimEvent & { waitedMs: number; error: Error }
   /** A function is about to run under a lease, in `withLock` and its siblings. Not emitted for a re-entry. */
-  running: {
-    lockName: string
-    holderId: string
-    claimId: string
-    fencingToken: number
+  running: LeaseEvent & {
     /**
      * Puts a function around the one that runs under the lease. It must call what it is passed exactly once.
      *
@@ -40,36 +48,28 @@ export interface LockEvents {
     wrap: (around: Around) => void
   }
   /** The store confirmed a renewal. `tookMs`: how long that took. */
-  renewed: { lockName: string; holderId: string; claimId: string; fencingToken: number; tookMs: number }
+  renewed: LeaseEvent & { tookMs: number }
   /** One renewal failed. The lease is held until its deadline, and renewals continue. */
-  renewalFailed: { lockName: string; holderId: string; claimId: string; fencingToken: number; error: unknown }
+  renewalFailed: LeaseEvent & { error: unknown }
   /**
    * This instance took the lock from its holders, by a claim or by `forceRelease`. Their instances emit `lost`. With a
    * driver that ends leases one by one (`redlock`, `postgres-advisory`), `claimId` and `fencingToken` are those of the
    * lease that was ended.
    */
-  stolen: { lockName: string; holderId: string; claimId: string; fencingToken: number; metadata?: Metadata }
+  forceReleased: LeaseEvent & { metadata?: Metadata }
   /**
    * A lease ended before it was released. `error` is the reason of the lease's `signal`, and `reason` the kind of loss.
    * `heldMs`: how long it was held.
    */
-  lost: {
-    lockName: string
-    holderId: string
-    claimId: string
-    fencingToken: number
-    heldMs: number
-    reason: LossReason
-    error: Error
-  }
+  lost: LeaseEvent & { heldMs: number; reason: LossReason; error: Error }
   /** A lease was released. `heldMs`: how long it was held. */
-  released: { lockName: string; holderId: string; claimId: string; fencingToken: number; heldMs: number }
+  released: LeaseEvent & { heldMs: number }
   /** A lease was handed over to another process, which emits `restored`. `heldMs`: how long it was held here. */
-  handedOver: { lockName: string; holderId: string; claimId: string; fencingToken: number; heldMs: number }
+  handedOver: LeaseEvent & { heldMs: number }
   /** A lease that another process had handed over continues in this instance. */
-  restored: { lockName: string; holderId: string; claimId: string; fencingToken: number }
+  restored: LeaseEvent
   /** A release failed. It is sent again a limited number of times. If all of them fail, the lease expires. */
-  releaseFailed: { lockName: string; holderId: string; claimId: string; error: unknown }
+  releaseFailed: ClaimEvent & { error: unknown }
   /** The heartbeat's worker thread has ended. From now on this thread renews its leases. */
   heartbeatFailed: { error: unknown }
   /**
@@ -87,10 +87,11 @@ export interface LockEvents {
 }
 
 /**
- * Why a lease was lost. `expired`: it was not renewed in time. `missing`: the store no longer had it. `stolen`: another
- * claim took the lock by force. `session`: the connection that carried it has ended. `failed`: the driver failed.
+ * Why a lease was lost. `expired`: it was not renewed in time. `missing`: the store no longer had it, also because of a
+ * forced release of which no message arrived. `force-released`: another client has ended it by force. `session`: the
+ * connection that carried it has ended. `failed`: the driver failed.
  */
-export type LossReason = 'expired' | 'missing' | 'stolen' | 'session' | 'failed'
+export type LossReason = 'expired' | 'missing' | 'force-released' | 'session' | 'failed'
 
 type Around = <T>(run: () => Promise<T>) => Promise<T>
 
@@ -151,7 +152,7 @@ const EVENTS = [
   'running',
   'renewed',
   'renewalFailed',
-  'stolen',
+  'forceReleased',
   'lost',
   'released',
   'handedOver',

@@ -1,5 +1,5 @@
+import { isStorable } from './arguments.ts'
 import { InvalidArgumentError } from './errors.ts'
-import { isStorable } from './names.ts'
 import { isReadable } from './options.ts'
 
 /** A fencing token, or an object that has one: a lease, a leader's term, a once-only run. */

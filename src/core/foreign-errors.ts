@@ -2,6 +2,32 @@ import { HoldfastError } from './errors.ts'
 import { MAX_FOREIGN_MESSAGE } from './limits.ts'
 import { withoutSecrets } from './secrets.ts'
 
+/*
+ * What the code of others has thrown. It may be any value: a `toString`, a getter or a proxy may throw when it is read.
+ * The functions of this file never throw.
+ */
+
+/** Undefined if the value of others' code that `read` reads cannot be read. */
+export function attempt<T>(read: () => T): T | undefined {
+  try {
+    return read()
+  } catch {
+    return undefined
+  }
+}
+
+/** What `String` returns for a thrown value, bounded and without secrets. */
+export const textOf = (thrown: unknown): string => attempt(() => safeText(String(thrown))) ?? UNREADABLE
+
+/** Whether a thrown value is an instance of a class. */
+export const isA = <T>(thrown: unknown, type: abstract new (...args: never[]) => T): thrown is T =>
+  attempt(() => thrown instanceof type) === true
+
+/** The `code` of an error of Node or of a client. */
+export const codeOf = (thrown: unknown): unknown => attempt(() => (thrown as { code?: unknown }).code)
+
+const UNREADABLE = 'a value that cannot be printed'
+
 /**
  * A copy of a client's error that is safe to use as a `cause`. Errors are logged with all their properties, and clients
  * attach secrets to them: ioredis the arguments of the failed command (the password, if that was AUTH), pg the client
@@ -9,8 +35,11 @@ import { withoutSecrets } from './secrets.ts'
  * identify a failure, and no others.
  */
 export function safeCause(error: unknown): Error {
-  return copyOf(error, 0)
+  return readableCopy(error, 0)
 }
+
+const readableCopy = (error: unknown, depth: number): Error =>
+  attempt(() => copyOf(error, depth)) ?? new Error(textOf(error))
 
 function copyOf(error: unknown, depth: number): Error {
   if (error instanceof HoldfastError) return error
@@ -32,10 +61,10 @@ function copyOf(error: unknown, depth: number): Error {
   if (Array.isArray(errors)) {
     set(
       'errors',
-      errors.slice(0, MAX_ERRORS).map((each) => copyOf(each, depth + 1)),
+      errors.slice(0, MAX_ERRORS).map((each) => readableCopy(each, depth + 1)),
     )
   }
-  if (cause !== undefined) set('cause', copyOf(cause, depth + 1))
+  if (cause !== undefined) set('cause', readableCopy(cause, depth + 1))
   return copy
 }
 
@@ -57,11 +86,13 @@ const MAX_CAUSE_DEPTH = 5
 const MAX_ERRORS = 20
 
 /** The message of a client's error. Never empty: the `AggregateError` of several connection attempts has no message. */
-export function messageOf(error: unknown): string {
+export const messageOf = (error: unknown): string => attempt(() => readMessage(error)) ?? textOf(error)
+
+function readMessage(error: unknown): string {
   if (!(error instanceof Error)) return safeText(String(error))
   const { errors } = error as { errors?: unknown }
   const [first] = Array.isArray(errors) ? (errors as readonly unknown[]) : []
-  if (error.message === '' && first instanceof Error) return messageOf(first)
+  if (error.message === '' && first instanceof Error) return readMessage(first)
   return safeText(error.message || error.name)
 }
 
@@ -80,7 +111,9 @@ export interface ConnectionTrouble {
 }
 
 /** Undefined if the error is neither a network nor a TLS error. */
-export function connectionTrouble(error: unknown): ConnectionTrouble | undefined {
+export const connectionTrouble = (error: unknown): ConnectionTrouble | undefined => attempt(() => findTrouble(error))
+
+function findTrouble(error: unknown): ConnectionTrouble | undefined {
   const { code, message = '', errors, cause } = (error ?? {}) as Partial<AggregateError> & { code?: unknown }
   const known = TROUBLES.find(({ codes, text }) => codes.includes(String(code)) || text?.test(message))
   if (known !== undefined) {
@@ -89,8 +122,8 @@ export function connectionTrouble(error: unknown): ConnectionTrouble | undefined
     return { reason, advice, kind, isPermanent: kind === 'tls' || kind === 'no-tls' }
   }
   // One error for each address of the host: the first one is representative.
-  if (Array.isArray(errors) && errors.length > 0) return connectionTrouble(errors[0])
-  return cause === undefined ? undefined : connectionTrouble(cause)
+  if (Array.isArray(errors) && errors.length > 0) return findTrouble(errors[0])
+  return cause === undefined ? undefined : findTrouble(cause)
 }
 
 interface Trouble {

@@ -59,14 +59,13 @@ export const MAX_TURN_MS = 10
 export const MAX_RENEWALS_PER_TURN = 512
 /** Templates of lock names in metrics. A further one is `other`. Each makes about 130 series at most. */
 export const MAX_TEMPLATES = 100
-/** How old the oldest lease of a process is when it begins to listen for forced releases. */
-export const WATCH_AFTER_MS = 1_000
-/** Leases that messages of forced releases may name between two searches. The others are found by their renewals. */
-export const MAX_LOSS_HINTS = 1_000
-/** Leases that are renewed at once because of such messages: this many, and then so many in a second. */
-export const MAX_LOSS_CHECKS = 1_000
-export const LOSS_CHECKS_PER_SECOND = 100
-/** How long a driver that cannot steal may take to end leases by force. It may have to wait for their holders. */
+/** The longest time between two renewals by a heartbeat. With a renewal a holder learns of a forced release. */
+export const MAX_RENEWAL_PAUSE_MS = 5_000
+/** How soon a lease is renewed again because of a message that says it was ended by force. */
+export const MIN_HINT_PAUSE_MS = 1_000
+/** How long a caller that gives up waits until its place in the queue is withdrawn. */
+export const MAX_WITHDRAWAL_MS = 250
+/** How long a driver without forced claims may take to end leases by force. It may have to wait for their holders. */
 export const FORCE_TIMEOUT_MS = 15_000
 /** Default time for which a heartbeat in a worker thread covers a blocked main thread. */
 export const STALLED_AFTER_MS = 30_000

@@ -13,6 +13,5 @@ const missing = {
   shared: 'shared mode',
   limit: 'limits, which semaphores need',
   rate: 'rate limits',
-  steal: 'taking a lock from its holder',
-  force: 'ending the lease of another client',
+  force: 'taking a lock from its holder in one step',
 } satisfies Record<keyof NonNullable<Capabilities['reasons']>, string>

@@ -1,12 +1,11 @@
 import { hostname } from 'node:os'
-import { checkBoolean, checkMethods, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
+import type { StoreOpener } from '../connect.ts'
+import { checkHolderId, checkMethods, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
 import type { CreateHeartbeat, HolderOptions } from '../core/claim/holder.ts'
 import type { Driver } from '../core/driver.ts'
 import { InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
 import { Emitter } from '../core/events.ts'
-import type { ThreadOptions } from '../core/lease/renewer-thread.ts'
 import { CALL_TIMEOUT_MS, DEADLOCK_AFTER_MS, STALLED_AFTER_MS, WAITER_TTL_MS } from '../core/limits.ts'
-import { checkHolderId } from '../core/names.ts'
 import { checkOptions, type OptionNames, optionNames } from '../core/options.ts'
 import { redactedUrl } from '../core/secrets.ts'
 import { type Clock, systemClock } from '../core/time/clock.ts'
@@ -58,16 +57,6 @@ export interface InstanceOptions {
    * @default false
    */
   heartbeatThread?: boolean | { stalledAfterSeconds?: number }
-  /**
-   * Listens for forced releases (`forceRelease`, `holdfast break`) while this instance holds a lease that is older than
-   * a second, so that its `signal` aborts within a second of one. Costs one more connection on Redis, and two small
-   * queries a second on PostgreSQL, however many leases are held. With `false`, a holder learns of a forced release
-   * with its next renewal, and not at all without a heartbeat; advisory locks can then be broken only with
-   * `endSession`.
-   *
-   * @default true
-   */
-  watchForcedReleases?: boolean
   /** For tests: replaces the system's clocks and timers. */
   clock?: Clock
   /** For tests: replaces the system's randomness. */
@@ -83,24 +72,11 @@ export const INSTANCE_OPTIONS: OptionNames<InstanceOptions> = {
   waiterTtlSeconds: true,
   deadlockAfterSeconds: true,
   heartbeatThread: true,
-  watchForcedReleases: true,
   clock: true,
   random: true,
 }
 
 const OPTIONS = optionNames<InstanceOptions>(INSTANCE_OPTIONS)
-
-/**
- * What `holdfast` adds to `holdfast/lock`: stores that are opened by their URL, and the heartbeat's thread. It is
- * passed in, because it would be most of the code in a bundle of `holdfast/lock`.
- */
-export interface Extras {
-  /** Returns the given URL, or else that of the environment, or else that of the embedded default. */
-  chooseUrl(url?: string): string
-  checkUrl(url: unknown): void
-  connect(url: string): Promise<Driver>
-  threadHeartbeat(options: ThreadOptions): CreateHeartbeat
-}
 
 /** Everything that a holder needs except its driver. */
 export type HolderSettings = Omit<HolderOptions, 'driver'>
@@ -108,7 +84,7 @@ export type HolderSettings = Omit<HolderOptions, 'driver'>
 /** Checks the options of a primitive. `known` are the names of all its options, if it has more than these. */
 export function settingsFrom(
   options: InstanceOptions,
-  extras: Extras | undefined,
+  opener: StoreOpener | undefined,
   known: ReadonlySet<string> = OPTIONS,
 ): HolderSettings {
   checkOptions(options, known)
@@ -118,26 +94,20 @@ export function settingsFrom(
     throw new InvalidArgumentError('url', redactedUrl(url), 'left out when a driver is passed')
   checkMethods('clock', clock, ['now', 'setTimer'], 'a clock')
   checkMethods('random', random, ['fraction', 'id'], 'a source of randomness')
-  const { holderId = `${hostname()}:${process.pid}:${random.id()}` } = options
-  const { watchForcedReleases: watchesForcedReleases = true } = options
-  const { callTimeoutSeconds = CALL_TIMEOUT_MS / 1_000, waiterTtlSeconds = WAITER_TTL_MS / 1_000 } = options
+  const {
+    holderId = `${hostname()}:${process.pid}:${random.id()}`,
+    callTimeoutSeconds = CALL_TIMEOUT_MS / 1_000,
+    waiterTtlSeconds = WAITER_TTL_MS / 1_000,
+    deadlockAfterSeconds = DEADLOCK_AFTER_MS / 1_000,
+  } = options
   checkHolderId(holderId)
-  checkBoolean('watchForcedReleases', watchesForcedReleases)
   const callTimeoutMs = ttlMsFrom('callTimeoutSeconds', callTimeoutSeconds)
   const waiterTtlMs = ttlMsFrom('waiterTtlSeconds', waiterTtlSeconds)
-  const deadlockAfterMs = deadlockAfterMsFrom(options)
-  const thread = threadFrom(options, extras, callTimeoutMs)
-  return {
-    clock,
-    random,
-    holderId,
-    callTimeoutMs,
-    waiterTtlMs,
-    deadlockAfterMs,
-    watchesForcedReleases,
-    events: new Emitter(),
-    ...(thread && { thread }),
-  }
+  const afterMs = deadlockAfterSeconds === false ? 0 : waitMsFrom('deadlockAfterSeconds', deadlockAfterSeconds)
+  const deadlockAfterMs = afterMs === 0 ? undefined : afterMs
+  const thread = threadFrom(options, opener, callTimeoutMs)
+  const events = new Emitter()
+  return { clock, random, holderId, callTimeoutMs, waiterTtlMs, deadlockAfterMs, events, ...(thread && { thread }) }
 }
 
 /**
@@ -145,12 +115,10 @@ export function settingsFrom(
  *
  * @throws `InvalidArgumentError`
  */
-export function urlFrom(options: InstanceOptions, extras: Extras | undefined): string {
+export function urlFrom(options: InstanceOptions, opener: StoreOpener | undefined): string {
   refuseUnsetStore(options)
-  if (extras === undefined) throw new InvalidArgumentError('driver', options.driver, DRIVER_NEEDED)
-  const url = extras.chooseUrl(options.url)
-  extras.checkUrl(url)
-  return url
+  if (opener === undefined) throw new InvalidArgumentError('driver', options.driver, DRIVER_NEEDED)
+  return opener.chooseUrl(options.url)
 }
 
 /**
@@ -169,16 +137,9 @@ function refuseUnsetStore(options: InstanceOptions): void {
   }
 }
 
-function deadlockAfterMsFrom({
-  deadlockAfterSeconds = DEADLOCK_AFTER_MS / 1_000,
-}: InstanceOptions): number | undefined {
-  const afterMs = deadlockAfterSeconds === false ? 0 : waitMsFrom('deadlockAfterSeconds', deadlockAfterSeconds)
-  return afterMs === 0 ? undefined : afterMs
-}
-
 function threadFrom(
   { heartbeatThread = false }: InstanceOptions,
-  extras: Extras | undefined,
+  opener: StoreOpener | undefined,
   callTimeoutMs: number,
 ): CreateHeartbeat | undefined {
   if (typeof heartbeatThread !== 'boolean' && (typeof heartbeatThread !== 'object' || heartbeatThread === null)) {
@@ -188,8 +149,8 @@ function threadFrom(
   const { stalledAfterSeconds = STALLED_AFTER_MS / 1_000 } =
     heartbeatThread === true ? {} : checkOptions(heartbeatThread, THREAD_OPTIONS, 'heartbeatThread')
   const stalledAfterMs = ttlMsFrom('heartbeatThread.stalledAfterSeconds', stalledAfterSeconds)
-  if (extras === undefined) throw new UnsupportedError(NO_THREAD)
-  return extras.threadHeartbeat({ callTimeoutMs, stalledAfterMs })
+  if (opener === undefined) throw new UnsupportedError(NO_THREAD)
+  return opener.threadHeartbeat({ callTimeoutMs, stalledAfterMs })
 }
 
 const THREAD_OPTIONS = optionNames<{ stalledAfterSeconds: number }>({ stalledAfterSeconds: true })

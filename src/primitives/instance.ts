@@ -1,16 +1,16 @@
+import type { StoreOpener } from '../connect.ts'
 import { waitMsFrom } from '../core/arguments.ts'
-import { Holder } from '../core/claim/holder.ts'
+import { type ClaimRequest, Holder } from '../core/claim/holder.ts'
 import type { Driver } from '../core/driver.ts'
-import { ClosedError, isOutage, StoreError } from '../core/errors.ts'
+import { AbortedError, ClosedError, isOutage, StoreError } from '../core/errors.ts'
 import type { Emitter } from '../core/events.ts'
 import { CLOSE_TIMEOUT_MS } from '../core/limits.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
-import { backoffMs } from '../core/time/backoff.ts'
+import { pause, settlesWithin, unlessAborted, withTimeout } from '../core/time/abort.ts'
+import { AFTER_OUTAGE, backoffMs } from '../core/time/backoff.ts'
 import type { Clock } from '../core/time/clock.ts'
-import { pause } from '../core/time/pause.ts'
 import type { Random } from '../core/time/random.ts'
-import { settlesWithin } from '../core/time/timeout.ts'
-import { type Extras, type HolderSettings, type InstanceOptions, settingsFrom, urlFrom } from './instance-options.ts'
+import { type HolderSettings, type InstanceOptions, settingsFrom, urlFrom } from './instance-options.ts'
 
 export interface CloseOptions {
   /**
@@ -39,12 +39,17 @@ const CLOSE_OPTIONS = optionNames<CloseOptions>({ drainSeconds: true, timeoutSec
 export class Instance {
   readonly #what: string
   readonly #settings: HolderSettings
-  readonly #extras: Extras | undefined
+  readonly #opener: StoreOpener | undefined
   readonly #ownUrl: string | undefined
   #ownDriver: Driver | undefined
   #holder: Holder | undefined
   #opening: Promise<Holder> | undefined
   #closing: Promise<void> | undefined
+  /** When the present phase of closing ends at the latest, on the monotonic clock. */
+  #closingUntilMs = Number.POSITIVE_INFINITY
+  #closeTimeoutMs = Number.POSITIVE_INFINITY
+  /** Called when a more urgent `close` has changed these. */
+  #hurry = (): void => {}
   readonly #closingSignal = new AbortController()
   #ended = false
 
@@ -54,12 +59,12 @@ export class Instance {
    *
    * @throws `InvalidArgumentError`, `UnsupportedError`
    */
-  constructor(what: string, options: InstanceOptions, extras: Extras | undefined, known?: ReadonlySet<string>) {
+  constructor(what: string, options: InstanceOptions, opener: StoreOpener | undefined, known?: ReadonlySet<string>) {
     this.#what = what
-    this.#extras = extras
-    this.#settings = settingsFrom(options, extras, known)
+    this.#opener = opener
+    this.#settings = settingsFrom(options, opener, known)
     const { driver } = options
-    if (driver === undefined) this.#ownUrl = urlFrom(options, extras)
+    if (driver === undefined) this.#ownUrl = urlFrom(options, opener)
     else this.#holder = new Holder({ ...this.#settings, driver })
   }
 
@@ -93,22 +98,33 @@ export class Instance {
   }
 
   /**
-   * As `open`, but tries again while the store is down, for at most `waitMs`. Resolves with undefined when `signal` has
-   * aborted. For claims that wait: they wait for the store as they wait for the lock.
+   * Like `open`, for a claim. A claim that waits also waits for a store that is down, and for no longer than it waits
+   * for the lock. `onOutage` is called each time the store could not be opened and will be tried again.
+   *
+   * @throws what `open` throws; `StoreError` when the waiting time is over; `AbortedError`, `ClosedError`
    */
-  async openWithRetry({ waitMs, signal, onOutage }: OpenOptions): Promise<Holder | undefined> {
-    const untilMs = this.clock.now().monotonicMs + waitMs
-    for (let tries = 1; !signal?.aborted; tries += 1) {
+  async openFor({ lockName, patienceMs, signal }: OpenRequest, onOutage?: () => void): Promise<Holder> {
+    const untilMs = this.clock.now().monotonicMs + patienceMs
+    for (let tries = 1; ; tries += 1) {
+      if (this.#holder !== undefined) return this.#holder
+      const what = `acquiring "${lockName}"`
       try {
-        return await this.open()
+        return await unlessAborted(this.#openUntil(patienceMs === 0 ? undefined : untilMs), signal, what)
       } catch (error) {
-        const restMs = backoffMs(REOPEN, tries, this.random)
+        const restMs = backoffMs(AFTER_OUTAGE, tries, this.random)
         if (!isOutage(error) || this.clock.now().monotonicMs + restMs >= untilMs) throw error
         onOutage?.()
         await pause(this.clock, restMs, signal, this.closing)
+        if (signal?.aborted) throw new AbortedError(what, signal.reason)
       }
     }
-    return undefined
+  }
+
+  #openUntil(untilMs: number | undefined): Promise<Holder> {
+    const opening = this.open()
+    if (untilMs === undefined) return opening
+    const leftMs = Math.max(0, untilMs - this.clock.now().monotonicMs)
+    return withTimeout(this.clock, leftMs, opening, () => new StoreError('the store could not be opened in time'))
   }
 
   /** Opens the store unless it is open, and proves that it works. See `Primitive.ping`. */
@@ -135,13 +151,18 @@ export class Instance {
     if (this.#ended) this.assertOpen()
   }
 
-  /** Closes as `CloseOptions` says. Throws `InvalidArgumentError`. */
+  /** Closes as `CloseOptions` says. The most urgent of several calls counts. Throws `InvalidArgumentError`. */
   close(options: CloseOptions = {}): Promise<void> {
     const { drainSeconds = 0, timeoutSeconds = CLOSE_TIMEOUT_MS / 1_000 } = checkOptions(options, CLOSE_OPTIONS)
     const drainMs = waitMsFrom('drainSeconds', drainSeconds)
     const timeoutMs = waitMsFrom('timeoutSeconds', timeoutSeconds)
+    const phaseMs = this.#ended ? timeoutMs : drainMs
+    this.#closingUntilMs = Math.min(this.#closingUntilMs, this.#nowMs + phaseMs)
+    this.#closeTimeoutMs = Math.min(this.#closeTimeoutMs, timeoutMs)
+    this.#hurry()
+    if (this.#ended) void this.#holder?.close(timeoutMs * SETTLING)
     if (this.#closing === undefined) {
-      this.#closing = this.#close(drainMs, timeoutMs)
+      this.#closing = this.#close(drainMs)
       this.#closingSignal.abort(new ClosedError(`this ${this.#what} is being closed`))
     }
     return this.#closing
@@ -150,7 +171,7 @@ export class Instance {
   async #open(): Promise<Holder> {
     let driver: Driver
     try {
-      driver = await (this.#extras as Extras).connect(this.#ownUrl as string)
+      driver = await (this.#opener as StoreOpener).connect(this.#ownUrl as string)
     } catch (error) {
       // A store that was down at the first use may be up at the next.
       this.#opening = undefined
@@ -169,14 +190,34 @@ export class Instance {
     }
   }
 
-  async #close(drainMs: number, timeoutMs: number): Promise<void> {
-    if (drainMs > 0) await this.#holder?.drain(drainMs)
+  async #close(drainMs: number): Promise<void> {
+    if (drainMs > 0 && this.#holder !== undefined) await this.#closesInTime(this.#holder.drain(drainMs))
     this.#ended = true
-    const isDone = await settlesWithin(this.clock, timeoutMs, this.#end(timeoutMs * SETTLING))
-    if (isDone) return
+    this.#closingUntilMs = this.#nowMs + this.#closeTimeoutMs
+    if (await this.#closesInTime(this.#end(this.#closeTimeoutMs * SETTLING))) return
     // The store does not answer. Neither its calls nor its connections may keep the process from exiting.
     this.#holder?.forceClose()
     void this.#ownDriver?.close().catch(() => undefined)
+  }
+
+  /** Whether a phase of closing ends in time. A more urgent `close` may shorten the time meanwhile. */
+  async #closesInTime(phase: Promise<void>): Promise<boolean> {
+    for (;;) {
+      let isHurried = false
+      const hurried = new Promise<void>((resolve) => {
+        this.#hurry = () => {
+          isHurried = true
+          resolve()
+        }
+      })
+      const restMs = Math.max(0, this.#closingUntilMs - this.#nowMs)
+      const isInTime = await settlesWithin(this.clock, restMs, Promise.race([phase, hurried]))
+      if (!isInTime || !isHurried) return isInTime
+    }
+  }
+
+  get #nowMs(): number {
+    return this.clock.now().monotonicMs
   }
 
   async #end(settleMs: number): Promise<void> {
@@ -186,14 +227,7 @@ export class Instance {
   }
 }
 
-export interface OpenOptions {
-  readonly waitMs: number
-  readonly signal?: AbortSignal | undefined
-  /** Called each time the store could not be opened and will be tried again. */
-  readonly onOutage?: (() => void) | undefined
-}
+type OpenRequest = Pick<ClaimRequest, 'lockName' | 'patienceMs' | 'signal'>
 
 /** The part of closing in which functions may settle. The rest is for the releases. */
 const SETTLING = 0.6
-
-const REOPEN = { firstMs: 50, maxMs: 2_000 }

@@ -4,6 +4,7 @@ import type {
   Capabilities,
   Driver,
   ForceOptions,
+  Grant,
   InspectPage,
   InspectQuery,
   LeaseRecord,
@@ -12,40 +13,30 @@ import type {
   RateRequest,
   Refusal,
 } from '../driver.ts'
-import { ClosedError, type HoldfastError, OverloadError, StoreError, UnsupportedError } from '../errors.ts'
+import { ClosedError, HoldfastError, OverloadError, StoreError, UnsupportedError } from '../errors.ts'
 import type { Emitter } from '../events.ts'
-import type { Granted } from '../lease/granted.ts'
+import { type Few, hasOne, listOf, withOne, withoutOne } from '../few.ts'
+import { Chain, isIn, isOutermost } from '../lease/chain.ts'
 import type { HandOver } from '../lease/hand-over.ts'
-import { HeldLease, type LeaseContext, type LeaseOptions } from '../lease/held-lease.ts'
+import { HeldLease, type LeaseContext, type LeaseOptions, type LeaseStart } from '../lease/held-lease.ts'
+import type { LeaseUse } from '../lease/lease-use.ts'
 import { createHeartbeat } from '../lease/local-renewer.ts'
-import { LossWatch } from '../lease/loss-watch.ts'
-import { type Heartbeat, type HeartbeatParts, NOT_IN_STORE } from '../lease/renewer.ts'
+import type { Heartbeat, HeartbeatParts } from '../lease/renewer.ts'
 import { FORCE_TIMEOUT_MS, MAX_PENDING_CLAIMS, MAX_TTL_MS, PING_TTL_MS } from '../limits.ts'
-import { LinkedSet } from '../linked-set.ts'
-import type { Receiver } from '../store/batch.ts'
+import type { Receiver } from '../store/calls.ts'
 import { InFlight } from '../store/in-flight.ts'
-import {
-  closeStoreClient,
-  failStoreClient,
-  openStoreClient,
-  type StealingLease,
-  StoreClient,
-  type TrackedClaim,
-} from '../store/store-client.ts'
+import { type OpenedStore, openStoreClient, type StoreClient, type TrackedClaim } from '../store/store-client.ts'
+import type { ReportedLeases, Waiters } from '../store/waiters.ts'
 import { holderOf } from '../store-answers.ts'
-import type { Clock } from '../time/clock.ts'
+import { pause, settlesWithin, unlessAborted, withTimeout } from '../time/abort.ts'
+import type { Clock, Timer } from '../time/clock.ts'
 import type { Random } from '../time/random.ts'
 import { Scheduler } from '../time/scheduler.ts'
-import { settlesWithin, withTimeout } from '../time/timeout.ts'
 import { unsupported } from '../unsupported.ts'
-import type { Chain } from './chain.ts'
-import { ClaimFactory, type ClaimRequest } from './claim-factory.ts'
-import { type Outcome, PendingClaim, type WaitParts } from './pending-claim.ts'
-import { ping } from './ping.ts'
+import { type ClaimRequest, PendingClaim, type PendingParts, type Refused } from './pending-claim.ts'
 import { LeaseRestorer, type RestoreRequest } from './restore.ts'
-import { restoredTwice } from './restores-in-flight.ts'
 
-export type { ClaimRequest } from './claim-factory.ts'
+export type { ClaimRequest, Refused } from './pending-claim.ts'
 export type { RestoreRequest } from './restore.ts'
 
 export interface HolderOptions {
@@ -58,17 +49,11 @@ export interface HolderOptions {
   readonly events: Emitter
   /** How long a nested claim waits before it looks for a deadlock. Absent: it never looks. */
   readonly deadlockAfterMs?: number | undefined
-  /** Whether to listen for forced releases while a lease is held. By default it does. */
-  readonly watchesForcedReleases?: boolean
   /** Creates a heartbeat in a worker thread. Absent: the heartbeat runs in this thread. */
   readonly thread?: CreateHeartbeat
 }
 
 export type CreateHeartbeat = (parts: HeartbeatParts) => Heartbeat
-
-export type ClaimResult =
-  | { readonly granted: true; readonly lease: HeldLease }
-  | { readonly granted: false; readonly refusal: Refusal | undefined; readonly waitedMs: number }
 
 /**
  * Makes the claims of one instance, keeps their leases, and releases all of them on close. Every primitive uses one.
@@ -76,66 +61,82 @@ export type ClaimResult =
 export class Holder {
   readonly holderId: string
   readonly events: Emitter
+  readonly leases: Leases
+  readonly #opened: OpenedStore
   readonly #store: StoreClient
   readonly #options: HolderOptions
   readonly #scheduler: Scheduler
   readonly #heartbeat: Heartbeat
-  readonly #context: LeaseContext & WaitParts
-  readonly #pending = new LinkedSet<PendingClaim>()
-  readonly #leases = new Set<HeldLease>()
-  readonly #claimFactory: ClaimFactory
+  readonly #context: LeaseContext & PendingParts
+  /** Of the claims outside of any callback. */
+  readonly #chain: Chain
   readonly #restorer: LeaseRestorer
   readonly #inFlight = new InFlight()
-  /** Leases that have not ended. */
-  readonly #held = new InFlight()
+  /** Leases that have not ended, and functions that run under one. */
+  readonly #working = new InFlight()
   /** Functions that run under a lease. */
   readonly #running = new InFlight()
   readonly #deadlocks: DeadlockWatch | undefined
-  readonly #lossWatch: LossWatch
-  readonly #onListenFailed: (error: unknown) => void
+  /** Claims that wait without a request in the store: they will extend a lease, when the store answers again. */
+  #paused: Few<{ readonly isInCallback: boolean; readonly over: AbortController }>
+  /** `draining`: only claims inside a callback may wait. `closing`: nothing is granted any more. */
+  #stage: 'open' | 'draining' | 'closing' = 'open'
   #closing: Promise<void> | undefined
+  /** Aborts when running functions have settled, or have had their time to. */
+  readonly #stopSettling = new AbortController()
+  readonly #settling: Timer[] = []
 
   constructor(options: HolderOptions) {
     const { driver, clock, random, callTimeoutMs, events, thread } = options
-    if (thread !== undefined && driver.reopen === undefined) {
+    if (thread !== undefined && driver.extensions?.reopen === undefined) {
       throw new UnsupportedError(`the ${driver.name} driver cannot be opened in a worker thread`)
     }
     this.#options = options
     this.holderId = options.holderId
     this.events = events
-    this.#claimFactory = new ClaimFactory(options)
+    this.#chain = Chain.ofInstance(random)
     this.#scheduler = new Scheduler(clock, random)
-    this.#store = openStoreClient(driver, { clock, random, callTimeoutMs })
-    this.#onListenFailed = (error) => events.emit('listenFailed', () => ({ error }))
-    this.#store.wakeUps.onFailed.add(this.#onListenFailed)
-    this.#store.lossHints.onFailed.add(this.#onListenFailed)
-    this.#lossWatch = new LossWatch({
-      scheduler: this.#scheduler,
-      hints: this.#store.lossHints,
-      leases: this.#leases,
-      listens: options.watchesForcedReleases ?? true,
-    })
-    this.#store.onStolen.add(this.#onStolen)
+    const timing = { clock, random, callTimeoutMs }
+    this.#opened = openStoreClient(driver, timing)
+    this.#store = this.#opened.store
+    this.leases = new Leases(this.#store.waiters)
     const parts = { clock, random, store: this.#store, scheduler: this.#scheduler, events, inFlight: this.#inFlight }
     this.#heartbeat = (thread ?? createHeartbeat)(parts)
     const { deadlockAfterMs } = options
     if (deadlockAfterMs !== undefined && showsWaiters(driver)) {
-      const store = new StoreClient(driver, { clock, random, callTimeoutMs })
-      this.#deadlocks = new DeadlockWatch({ ...parts, store }, deadlockAfterMs)
+      this.#deadlocks = new DeadlockWatch(
+        { ...parts, openStore: () => openStoreClient(driver, timing, 'markers') },
+        deadlockAfterMs,
+      )
     }
-    const ended = (lease: HeldLease): void => {
-      if (this.#leases.delete(lease)) this.#held.end()
+    const leaseEnded = (lease: HeldLease): void => {
+      if (this.leases.delete(lease)) this.#working.end()
     }
-    this.#context = { ...parts, heartbeat: this.#heartbeat, ended }
-    this.#restorer = new LeaseRestorer({ ...parts, assertOpen: () => this.#assertOpen() })
+    const whyNotWait = (pending: PendingClaim): ClosedError | undefined => this.#whyNotWait(pending)
+    const notGranted: PendingParts['notGranted'] = (pending, end) => this.#notGranted(pending, end)
+    const granted: PendingParts['granted'] = (pending, grant, start) => this.#granted(pending, grant, start)
+    this.#context = { ...parts, heartbeat: this.#heartbeat, leaseEnded, whyNotWait, granted, notGranted }
+    this.#restorer = new LeaseRestorer({
+      ...parts,
+      assertOpen: () => this.assertOpen(),
+      hold: (claim, { fencingToken, ttlMs, acquiredAtMs }, start, how) => {
+        const lease = this.#hold(claim, { granted: true, fencingToken, ttlMs, acquiredAtMs }, start, how)
+        // Before the event: a listener may notice that the lease has ended.
+        const use = lease.use()
+        // The functions around its claim run in another process.
+        if (!isOutermost(claim.claimId)) use.leaveChain(this.newChain())
+        this.events.emit('restored', () => lease.eventBase)
+        return use
+      },
+    })
   }
 
   get clock(): Clock {
     return this.#options.clock
   }
 
-  get leases(): ReadonlySet<HeldLease> {
-    return this.#leases
+  get random(): Random {
+    return this.#options.random
   }
 
   get capabilities(): Capabilities {
@@ -149,60 +150,46 @@ export class Holder {
 
   /** The longest time to live that the driver accepts. */
   get longestTtlMs(): number {
-    return this.#store.driver.longestTtlMs ?? MAX_TTL_MS
+    return this.#store.driver.extensions?.longestTtlMs ?? MAX_TTL_MS
   }
 
   /** Throws `UnsupportedError` if the driver cannot do this. */
-  assertSupports(what: 'shared' | 'limit' | 'steal' | 'force'): void {
+  assertSupports(what: 'shared' | 'limit' | 'force'): void {
     if (!this.capabilities[what]) throw unsupported(this.#store.driver, what)
   }
 
   /**
-   * Makes a claim, and resolves when it is granted or refused. Contention is a result, not an error. If no lease is
-   * granted, the claim is withdrawn from the store.
+   * Makes a claim, and resolves with what `toResult` makes of its end, in the step of that end. Contention is a result,
+   * not an error. If no lease is granted, the claim is withdrawn from the store.
    *
-   * @throws `AbortedError`, `StoreError`, `ClosedError`, `OverloadError`, `DeadlockError`, `UnsupportedError`
+   * @throws `AbortedError`, `StoreError`, `ClosedError`, `OverloadError`, `DeadlockError`, `UnsupportedError`, and what
+   * `toResult` throws
    */
-  acquire(request: ClaimRequest, onEnd?: (lease: HeldLease) => void): Promise<ClaimResult> {
+  acquire<Result>(request: ClaimRequest, toResult: (outcome: LeaseUse | Refused) => Result): Promise<Result> {
     return new Promise((resolve, reject) => {
-      this.claim(request, onEnd, (result) => {
-        if (result instanceof Error) reject(result)
-        else resolve(result)
+      this.assertOpen()
+      this.#assertSupported(request)
+      this.assertRoom(1)
+      const pending = new PendingClaim(this.#context, this.createClaim(request), request, (outcome) => {
+        if (outcome instanceof HoldfastError) {
+          reject(outcome)
+          return
+        }
+        try {
+          resolve(toResult(outcome))
+        } catch (error) {
+          reject(error)
+        }
       })
+      if (isWatched(request)) this.#deadlocks?.watch(pending)
+      this.#emitRequested(pending, request)
+      if (this.#stage !== 'closing') pending.start()
+      else pending.giveUp(new ClosedError('the instance was closed by a listener of `requested`'))
     })
   }
 
-  /** As `acquire`, for a caller that has a promise of its own. What is wrong with the request is thrown. */
-  claim(
-    request: ClaimRequest,
-    onEnd: ((lease: HeldLease) => void) | undefined,
-    settle: (result: ClaimResult | HoldfastError) => void,
-  ): void {
-    this.#assertOpen()
-    this.#assertSupported(request)
-    this.assertRoom(1)
-    const nested = isNested(request)
-    const pending: PendingClaim = new PendingClaim(
-      this.#context,
-      this.#claimFactory.create(request),
-      request,
-      (end) => {
-        this.#pending.delete(pending)
-        if (nested) this.#deadlocks?.forget(pending)
-        const result = end instanceof Error ? end : this.#resultOf(pending, end, request, onEnd)
-        if (result instanceof Error) this.#emitFailed(pending, result)
-        settle(result)
-      },
-    )
-    this.#pending.add(pending)
-    if (nested && request.waitMs > 0) this.#deadlocks?.watch(pending)
-    // Nearly every claim passes here without a listener.
-    if (this.events.hears('requested')) this.#emitRequested(pending, request)
-    pending.start()
-  }
-
-  #emitRequested({ claim: { lockName, holderId, claimId } }: PendingClaim, { waitMs }: ClaimRequest): void {
-    this.events.emit('requested', () => ({ lockName, holderId, claimId, waits: waitMs > 0 }))
+  #emitRequested({ claim: { lockName, holderId, claimId } }: PendingClaim, { patienceMs }: ClaimRequest): void {
+    this.events.emit('requested', () => ({ lockName, holderId, claimId, waits: patienceMs > 0 }))
   }
 
   #emitFailed(pending: PendingClaim, error: HoldfastError): void {
@@ -216,77 +203,101 @@ export class Holder {
    * @throws `OverloadError`
    */
   assertRoom(claims: number): void {
-    if (Math.max(this.#pending.size, this.#inFlight.count) + claims <= MAX_PENDING_CLAIMS) return
+    const waiting = this.#store.waiters.of(this.events).size
+    if (Math.max(waiting, this.#inFlight.count) + claims <= MAX_PENDING_CLAIMS) return
     throw new OverloadError(`an instance can have at most ${MAX_PENDING_CLAIMS} claims in flight or waiting`)
   }
 
+  /** Begins another use of a lease of this instance, for a function or for a caller: see `LeaseUse.runsFunction`. */
+  join(lease: HeldLease, { chain = this.#chain }: ClaimRequest): LeaseUse {
+    const use = lease.use()
+    use.runsFunction = true
+    if (!isIn(chain, lease.claim.claimId)) use.leaveChain(chain.newSharedChain())
+    return use
+  }
+
   /**
-   * Continues a lease that another process has handed over. See `LeaseRestorer.restore`.
+   * Waits before a claim that waits asks again.
    *
-   * @throws `InvalidArgumentError` if this instance already holds the lease
+   * @throws `ClosedError` when it may not wait any more
    */
-  async restore(handedOver: HandOver, request: RestoreRequest, onEnd?: (lease: HeldLease) => void): Promise<HeldLease> {
-    this.#assertOpen()
-    for (const { claim } of this.#leases) if (claim.claimId === handedOver.claimId) throw restoredTwice()
-    return this.#restorer.restore(handedOver, request, (claim, granted, options) => {
-      const lease = this.#hold(claim, granted, options, onEnd)
-      this.events.emit('restored', () => lease.eventBase)
-      return lease
-    })
+  async pause(ms: number, { signal, chain }: ClaimRequest): Promise<void> {
+    const paused = { isInCallback: chain !== undefined, over: new AbortController() }
+    this.#paused = withOne(this.#paused, paused)
+    await pause(this.clock, ms, signal, paused.over.signal)
+    this.#paused = withoutOne(this.#paused, paused)
+    const error = this.#whyNotWait(paused)
+    if (error !== undefined) throw error
   }
 
-  /** Forms a claim for `ask`: for a lease that has to outlive this process. All others use `acquire`. */
+  /** Continues a lease that another process has handed over. See `LeaseRestorer.restore`. */
+  async restore(handedOver: HandOver, request: RestoreRequest): Promise<LeaseUse> {
+    this.assertOpen()
+    return this.#restorer.restore(handedOver, request)
+  }
+
+  /** Forms a claim. A primitive needs it only for `ask`; all others use `acquire`. */
   createClaim(request: ClaimRequest): TrackedClaim {
-    return this.#claimFactory.create(request)
+    const { lockName, mode, limit, permits = 1, ttlMs, metadata, patienceMs, forceUpTo, group } = request
+    const { chain = this.#chain, sharedChain } = request
+    const claim: { -readonly [Part in keyof TrackedClaim]: TrackedClaim[Part] } = {
+      lockName,
+      claimId: sharedChain?.nextMemberId() ?? chain.nextClaimId(),
+      holderId: this.holderId,
+      mode,
+      permits,
+      ttlMs,
+      waiterTtlMs: patienceMs > 0 ? this.#options.waiterTtlMs : 0,
+      abandoned: false,
+    }
+    if (limit !== undefined) claim.limit = limit
+    if (metadata !== undefined) claim.metadata = metadata
+    if (forceUpTo !== undefined) claim.forceUpTo = forceUpTo
+    if (group !== undefined) claim.group = group
+    return claim
   }
 
   /**
-   * Sends a claim once. This holder neither renews nor releases the lease. After an error it is unknown whether the
-   * store granted it: send the same claim again, which gets the same lease. It works while the holder is being closed,
-   * for functions that are still running.
+   * Sends a claim once, for a lease that has to outlive this process: this holder neither renews nor releases it. After
+   * an error it is unknown whether the store granted it: send the same claim again, which gets the same lease. It works
+   * while the holder is being closed, for functions that are still running.
    */
   ask(claim: TrackedClaim): Promise<AcquireAnswer> {
-    return new Promise((answered, failed) => this.#store.acquire(claim, { answered, failed }))
+    return this.#store.acquire(claim)
   }
 
   /** Ends a lease that this holder does not keep. True if the store had it. */
   release(lease: LeaseRef): Promise<boolean> {
-    return new Promise((answered, failed) => this.#store.release(lease, { answered, failed }))
+    return this.#store.release(lease)
   }
 
   /**
-   * Ends leases of other holders, with a driver that cannot steal. See `Driver.forceRelease`.
+   * Ends leases of other holders, with a driver that has no forced claims. See `DriverExtensions.forceRelease`.
    *
    * @throws what the driver throws
    */
   async forceRelease(leases: readonly LeaseRecord[], options: ForceOptions): Promise<readonly (boolean | Error)[]> {
-    this.#assertOpen()
-    const { driver, lossHints } = this.#store
-    if (driver.forceRelease === undefined) throw unsupported(driver, 'force')
+    this.assertOpen()
+    const { driver, waiters } = this.#store
+    const { extensions } = driver
+    if (extensions?.forceRelease === undefined) throw unsupported(driver, 'force')
     const late = (): StoreError => new StoreError(`the ${driver.name} store did not answer a forced release in time`)
     const answers = await this.#inFlight.track(
-      withTimeout(this.clock, FORCE_TIMEOUT_MS, driver.forceRelease(leases, options), late),
+      withTimeout(this.clock, FORCE_TIMEOUT_MS, extensions.forceRelease(leases, options), late),
     )
-    // A holder in this process learns of it without a message of the store.
+    // A holder that shares the store client learns of it without a message of the store.
     const cause = new StoreError(`it was ended by ${options.by}`)
     const metadata = { forcedBy: options.by }
     leases.forEach(({ lockName, claimId, fencingToken }, at) => {
       if (answers[at] !== true) return
-      this.events.emit('stolen', () => ({ lockName, holderId: this.holderId, claimId, fencingToken, metadata }))
-      lossHints.add(claimId, cause)
+      this.events.emit('forceReleased', () => ({ lockName, holderId: this.holderId, claimId, fencingToken, metadata }))
+      waiters.leaseOf(claimId)?.lossReported(cause)
     })
     return answers
   }
 
-  /** Renews a lease of this holder. True if the store still has it. If not, the lease is lost. */
-  async confirm(lease: HeldLease): Promise<boolean> {
-    const answer = await this.#store.renew({ ...lease.ref, ttlMs: lease.ttlMs })
-    if (answer === 'lost') lease.lose(NOT_IN_STORE)
-    return answer !== 'lost'
-  }
-
   inspect(query: InspectQuery): Promise<InspectPage> {
-    this.#assertOpen()
+    this.assertOpen()
     return this.#store.inspect(query)
   }
 
@@ -297,22 +308,38 @@ export class Holder {
    * @throws what the store reports, and `ClosedError`
    */
   async ping(): Promise<void> {
-    this.#assertOpen()
+    this.assertOpen()
     const ttlMs = Math.min(PING_TTL_MS, this.longestTtlMs)
     const lease = { heartbeat: false, minHoldMs: 0, maxHoldMs: ttlMs }
     const lockName = `ping:${this.#options.random.id()}`
-    const claim = this.#claimFactory.create({ lockName, mode: 'exclusive', ttlMs, waitMs: 0, ...lease })
-    await this.#inFlight.track(ping(this.#store, claim, this.#inFlight))
+    const claim = this.createClaim({ lockName, mode: 'exclusive', ttlMs, patienceMs: 0, ...lease })
+    await this.#inFlight.track(this.#ping(claim))
+  }
+
+  async #ping(claim: TrackedClaim): Promise<void> {
+    const { name } = this.#store.driver
+    try {
+      const answer = await this.ask(claim)
+      if (!answer.granted) throw new StoreError(`the ${name} store refused a claim on an unused lock name`)
+      const { lockName, claimId } = claim
+      const wasHeld = await this.release({ lockName, claimId, fencingToken: answer.fencingToken })
+      if (!wasHeld) throw new StoreError(`the ${name} store lost a lease that it had just granted`)
+    } catch (error) {
+      // A permanent failure, such as a wrong password, has written nothing.
+      const mayBeStored = !(error instanceof StoreError) || error.retryable
+      if (mayBeStored) void this.#inFlight.track(this.#store.withdraw(claim, () => undefined))
+      throw error
+    }
   }
 
   consume(request: RateRequest, receiver: Receiver<RateAnswer>): void {
-    this.#assertOpen()
-    this.#store.consume(request, receiver)
+    this.assertOpen()
+    this.#store.sendRateRequest(request, receiver)
   }
 
   /** Tracks a function that runs under a lease of this holder. `drain` and `close` wait for it. */
   running<T>(work: Promise<T>): Promise<T> {
-    return this.#running.track(work)
+    return this.#working.track(this.#running.track(work))
   }
 
   /**
@@ -320,8 +347,9 @@ export class Holder {
    * with `ClosedError`, except those made inside the callback of a lease. The caller must not start new work meanwhile.
    */
   async drain(drainMs: number): Promise<void> {
-    this.#endPending((claim) => !claim.isInCallback)
-    await settlesWithin(this.clock, drainMs, Promise.all([this.#held.idle(), this.#running.idle()]))
+    if (this.#stage === 'open') this.#stage = 'draining'
+    this.#endWaiting()
+    await settlesWithin(this.clock, drainMs, this.#working.idle())
   }
 
   /**
@@ -329,114 +357,125 @@ export class Holder {
    * lease. Resolves when no request is in flight any more.
    */
   close(settleMs = 0): Promise<void> {
-    this.#closing ??= this.#close(settleMs)
+    this.#stage = 'closing'
+    // A second call may leave the functions less time.
+    if (!this.#stopSettling.signal.aborted) {
+      this.#settling.push(this.clock.setTimer(() => this.#stopSettling.abort(), settleMs, true))
+    }
+    this.#closing ??= this.#close()
     return this.#closing
   }
 
   /** For a `close` that takes too long: fails every request that the store has not answered, so that it can finish. */
   forceClose(): void {
     const error = new ClosedError('the instance was closed before the store had answered')
-    failStoreClient(this.#store, error)
-    this.#deadlocks?.failAll(error)
+    this.#opened.giveUp(error)
+    this.#deadlocks?.giveUp(error)
+    // It settles what waits for a thread that hangs.
+    void this.#heartbeat.close()
   }
 
-  async #close(settleMs: number): Promise<void> {
-    this.#endPending(() => true)
+  async #close(): Promise<void> {
+    this.#endWaiting()
     if (this.#running.count > 0) {
-      for (const lease of [...this.#leases]) lease.askToStop('its instance is being closed')
-      await settlesWithin(this.clock, settleMs, this.#running.idle())
+      for (const lease of this.leases.all()) lease.askToStop('its instance is being closed')
+      const settled = unlessAborted(this.#running.idle(), this.#stopSettling.signal, 'waiting for functions')
+      await settled.catch(() => undefined)
     }
+    for (const timer of this.#settling) timer.cancel()
+    this.#stopSettling.abort()
     const cause = new ClosedError('the instance was closed')
-    await Promise.allSettled([...this.#leases].map((lease) => lease.revoke('its instance was closed', cause)))
+    const ends = this.leases.all().map((lease) => lease.endAll('its instance was closed', () => false, cause))
+    await Promise.allSettled(ends)
     await this.#inFlight.idle()
     await this.#heartbeat.close()
-    this.#lossWatch.close()
-    this.#store.wakeUps.onFailed.delete(this.#onListenFailed)
-    this.#store.lossHints.onFailed.delete(this.#onListenFailed)
-    this.#store.onStolen.delete(this.#onStolen)
     this.#scheduler.close()
     await this.#deadlocks?.close()
-    await closeStoreClient(this.#store)
+    await this.#opened.close()
   }
 
-  #endPending(matches: (claim: PendingClaim) => boolean): void {
-    for (const pending of this.#pending.all()) {
-      if (matches(pending)) pending.giveUp(new ClosedError('the instance was closed while the claim waited'))
+  #endWaiting(): void {
+    for (const waiter of [...this.#store.waiters.of(this.events)]) {
+      const pending = waiter as PendingClaim
+      const error = this.#whyNotWait(pending)
+      if (error !== undefined) pending.giveUp(error)
     }
+    for (const paused of listOf(this.#paused)) if (this.#whyNotWait(paused) !== undefined) paused.over.abort()
   }
 
-  #resultOf(
-    pending: PendingClaim,
-    outcome: Outcome,
-    request: ClaimRequest,
-    onEnd: ((lease: HeldLease) => void) | undefined,
-  ): ClaimResult | ClosedError {
-    const { claim } = pending
-    const { lockName, holderId, claimId } = claim
-    if (!outcome.granted) {
-      const { waitedMs } = pending
-      this.events.emit('refused', () => {
-        const holder = holderOf(outcome.refusal)
-        return { lockName, holderId, claimId, waitedMs, ...(holder && { holder }) }
-      })
-      // A claim that does not wait reports 0: the round trip to the store is not waiting.
-      return { granted: false, refusal: outcome.refusal, waitedMs: request.waitMs > 0 ? waitedMs : 0 }
+  #whyNotWait({ isInCallback }: Pick<PendingClaim, 'isInCallback'>): ClosedError | undefined {
+    const mayWait = this.#stage === 'open' || (this.#stage === 'draining' && isInCallback)
+    return mayWait ? undefined : new ClosedError('the instance was closed while the claim waited')
+  }
+
+  #notGranted(pending: PendingClaim, end: Refusal | HoldfastError): void {
+    if (isWatched(pending.request)) this.#deadlocks?.forget(pending)
+    if (end instanceof HoldfastError) {
+      this.#emitFailed(pending, end)
+      pending.settle(end)
+      return
     }
-    if (this.#closing !== undefined) {
+    const { lockName, holderId, claimId } = pending.claim
+    const { waitedMs } = pending
+    this.events.emit('refused', () => {
+      const holder = holderOf(end)
+      return { lockName, holderId, claimId, waitedMs, ...(holder && { holder }) }
+    })
+    pending.settle({ refusal: end, waitedMs: pending.waits ? waitedMs : 0 })
+  }
+
+  #granted(pending: PendingClaim, grant: Grant, start: LeaseStart): void {
+    const { claim, request } = pending
+    if (this.#stage === 'closing') {
+      const { lockName, holderId, claimId } = claim
       const onFailure = (error: unknown): void =>
         this.events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error }))
       void this.#inFlight.track(this.#store.withdraw(claim, onFailure))
-      return new ClosedError('the instance was closed while the claim was granted')
+      this.#notGranted(pending, new ClosedError('the instance was closed while the claim was granted'))
+      return
     }
-    const lease = this.#hold(claim, outcome, request, onEnd)
+    if (isWatched(request)) this.#deadlocks?.forget(pending)
+    const lease = this.#hold(claim, grant, start, request)
+    const use = lease.use()
     this.events.emit('acquired', () => ({ ...lease.eventBase, waitedMs: pending.waitedMs }))
-    if (claim.steal === true) this.#emitStolen(lease)
-    return { granted: true, lease }
+    if (claim.forceUpTo !== undefined) this.#forced(lease)
+    pending.settle(use)
   }
 
-  #hold(
-    claim: TrackedClaim,
-    granted: Granted,
-    options: LeaseOptions,
-    onEnd: ((lease: HeldLease) => void) | undefined,
-  ): HeldLease {
-    const lease = new HeldLease(this.#context, claim, granted, options, onEnd)
-    this.#leases.add(lease)
-    this.#held.begin()
-    this.#lossWatch.begin(lease)
+  #hold(claim: TrackedClaim, grant: Grant, start: LeaseStart, options: LeaseOptions): HeldLease {
+    const lease = new HeldLease(this.#context, claim, grant, start, options)
+    this.leases.add(lease)
+    this.#working.begin()
     return lease
   }
 
   /**
-   * Earlier holders in this process lose their leases at once. Those in other processes learn of it from the store:
-   * from a message, or from the answer to their next renewal.
+   * A claim of this instance has ended other leases. Holders that share its store client lose them at once. All others
+   * learn of it from the store: from a message, or from the answer to their next renewal.
    */
-  #emitStolen(lease: HeldLease): void {
-    const { metadata } = lease
-    this.events.emit('stolen', () => ({ ...lease.eventBase, ...(metadata && { metadata }) }))
-    for (const listener of this.#store.onStolen) listener(lease)
-  }
-
-  readonly #onStolen = (stealing: StealingLease): void => {
-    for (const lease of [...this.#leases]) {
-      const isOlder = lease.lockName === stealing.lockName && lease.fencingToken < stealing.fencingToken
-      if (isOlder) lease.lose(`it was stolen by ${stealing.holderId}`, undefined, 'stolen')
+  #forced(lease: HeldLease): void {
+    const { metadata } = lease.claim
+    this.events.emit('forceReleased', () => ({ ...lease.eventBase, ...(metadata && { metadata }) }))
+    const loss = { kind: 'force-released', message: `it was force-released by ${lease.holderId}` } as const
+    for (const leases of [...this.#store.waiters.leases]) {
+      for (const other of leases.named(lease.lockName)) if (other.fencingToken < lease.fencingToken) other.lose(loss)
     }
   }
 
   /** For leases that are acquired together, outside of any callback. */
   newChain(): Chain {
-    return this.#claimFactory.newChain()
+    return this.#chain.newSharedChain()
   }
 
-  #assertOpen(): void {
-    if (this.#closing !== undefined) throw new ClosedError('the instance is closed')
+  /** Throws `ClosedError` when nothing is granted any more. */
+  assertOpen(): void {
+    if (this.#stage === 'closing') throw new ClosedError('the instance is closed')
   }
 
-  #assertSupported({ mode, limit, steal }: ClaimRequest): void {
+  #assertSupported({ mode, limit, forceUpTo }: ClaimRequest): void {
     if (mode === 'shared') this.assertSupports('shared')
     if (limit !== undefined) this.assertSupports('limit')
-    if (steal) this.assertSupports('steal')
+    if (forceUpTo !== undefined && this.capabilities.force !== 'claim') throw unsupported(this.#store.driver, 'force')
   }
 }
 
@@ -446,5 +485,46 @@ export class Holder {
  */
 const showsWaiters = ({ capabilities: { queue, expiry } }: Driver): boolean => queue || expiry === 'session'
 
-/** Whether locks may be held while the claim waits. No other claim can be part of a deadlock. */
-const isNested = ({ chain, sharedChain }: ClaimRequest): boolean => chain !== undefined || sharedChain !== undefined
+/** Whether the claim waits while locks may be held. No other claim can be part of a deadlock. */
+const isWatched = ({ chain, sharedChain, patienceMs }: ClaimRequest): boolean =>
+  patienceMs > 0 && (chain !== undefined || sharedChain !== undefined)
+
+/** The leases of an instance, by lock name. A semaphore may have many of one name. */
+class Leases implements ReportedLeases {
+  readonly #byName = new Map<string, Few<HeldLease>>()
+  readonly #waiters: Waiters
+
+  constructor(waiters: Waiters) {
+    this.#waiters = waiters
+  }
+
+  add(lease: HeldLease): void {
+    this.#waiters.leasesChanged()
+    if (this.#byName.size === 0) this.#waiters.leases.add(this)
+    this.#byName.set(lease.lockName, withOne(this.#byName.get(lease.lockName), lease))
+  }
+
+  /** Whether it was there. */
+  delete(lease: HeldLease): boolean {
+    const known = this.#byName.get(lease.lockName)
+    if (!hasOne(known, lease)) return false
+    this.#waiters.leasesChanged()
+    const left = withoutOne(known, lease)
+    if (left !== undefined) this.#byName.set(lease.lockName, left)
+    else if (this.#byName.delete(lease.lockName) && this.#byName.size === 0) this.#waiters.leases.delete(this)
+    return true
+  }
+
+  named(lockName: string): readonly HeldLease[] {
+    return listOf(this.#byName.get(lockName))
+  }
+
+  /** The newest lease on this name. Not that of a forced release, which lasts for a moment. */
+  on(lockName: string): HeldLease | undefined {
+    return this.named(lockName).findLast(({ claim }) => claim.forceUpTo === undefined)
+  }
+
+  all(): HeldLease[] {
+    return [...this.#byName.values()].flatMap(listOf)
+  }
+}

@@ -1,10 +1,11 @@
 import type { Refusal } from '../driver.ts'
+import type { SentCall } from '../store/calls.ts'
 import { backoffMs } from '../time/backoff.ts'
-import type { Clock, Instant } from '../time/clock.ts'
+import type { Clock } from '../time/clock.ts'
 import type { Random } from '../time/random.ts'
 import type { Scheduler } from '../time/scheduler.ts'
 
-/** When a waiting claim sends its next request, if no wake-up comes before. Times are on the monotonic clock. */
+// When a waiting claim sends its next request, if no wake-up comes before. Times are on the monotonic clock.
 
 export interface TimingParts {
   readonly clock: Clock
@@ -12,7 +13,7 @@ export interface TimingParts {
   readonly scheduler: Scheduler
 }
 
-export interface PollState {
+interface PollState {
   readonly refusal: Refusal
   /** How many requests the claim has sent. */
   readonly tries: number
@@ -35,19 +36,15 @@ export function pollAtMs({ clock, random, scheduler }: TimingParts, state: PollS
 }
 
 /**
- * After a failed request. Claims that failed in one list retry at the same moment, so that they go out in one list
- * again, in the same order. They are recognised by `sent`, which is one object for the list.
+ * After a failed request. Claims that failed in one call retry at the same moment, so that they go out in one list
+ * again, in the same order.
  */
-export function retryAtMs({ clock, random }: TimingParts, sent: Instant, tries: number): number {
-  const known = retries.get(sent)
-  if (known?.tries === tries) return known.atMs
-  const atMs = clock.now().monotonicMs + backoffMs(POLL, tries, random)
-  if (known === undefined) retries.set(sent, { tries, atMs })
+export function retryAtMs({ clock, random }: TimingParts, call: SentCall | undefined, tries: number): number {
+  const atMs = call?.retryAtMs ?? clock.now().monotonicMs + backoffMs(POLL, tries, random)
+  if (call !== undefined) call.retryAtMs = atMs
   return atMs
 }
 
-const retries = new WeakMap<Instant, { readonly tries: number; readonly atMs: number }>()
-
-/** For stores without wake-ups, and for failed requests. */
+/** While no wake-ups arrive, and for failed requests. */
 const POLL = { firstMs: 20, maxMs: 1_000 }
 const MIN_POLL_MS = 2

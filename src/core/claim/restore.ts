@@ -1,13 +1,13 @@
-import { LeaseLostError, StoreError, UnsupportedError } from '../errors.ts'
+import { InvalidArgumentError, LeaseLostError, OverloadError, StoreError, UnsupportedError } from '../errors.ts'
 import { trustedUntil } from '../lease/deadline.ts'
-import type { Granted } from '../lease/granted.ts'
 import type { HandOver } from '../lease/hand-over.ts'
-import type { HeldLease, LeaseOptions } from '../lease/held-lease.ts'
+import type { LeaseOptions, LeaseStart } from '../lease/held-lease.ts'
+import type { LeaseUse } from '../lease/lease-use.ts'
 import { NOT_IN_STORE } from '../lease/renewer.ts'
+import { MAX_UNANSWERED_RESTORES } from '../limits.ts'
 import type { InFlight } from '../store/in-flight.ts'
 import type { StoreClient, TrackedClaim } from '../store/store-client.ts'
 import { type Clock, isPast } from '../time/clock.ts'
-import { Restores } from './restores-in-flight.ts'
 
 /** How a lease continues after it is restored. */
 export interface RestoreRequest {
@@ -16,21 +16,25 @@ export interface RestoreRequest {
   readonly ttlMs?: number
 }
 
-export interface RestoreParts {
+interface RestoreParts {
   readonly clock: Clock
   readonly store: StoreClient
   readonly inFlight: InFlight
   /** Throws `ClosedError` when the instance is closed. */
   assertOpen(): void
+  /** Creates the lease. It is called in the same synchronous step as the last check. */
+  hold(claim: TrackedClaim, handedOver: HandOver, start: LeaseStart, options: LeaseOptions): LeaseUse
 }
 
-/** Creates the lease. It is called in the same synchronous step as the last check. */
-type Hold = (claim: TrackedClaim, granted: Granted, options: LeaseOptions) => HeldLease
-
-/** Continues leases that another process has handed over. */
+/**
+ * Continues leases that another process has handed over. Two restores of the same lease must not even be sent: the
+ * second one would set the lease to another end than the one that the first one relies on. A restore that was never
+ * answered may arrive after the next one was answered.
+ */
 export class LeaseRestorer {
   readonly #parts: RestoreParts
-  readonly #restores = new Restores()
+  /** For each claim, the shortest TTL that was never answered. */
+  readonly #unanswered = new Map<string, number>()
 
   constructor(parts: RestoreParts) {
     this.#parts = parts
@@ -40,64 +44,70 @@ export class LeaseRestorer {
    * Renews the lease once, and holds it if the store confirms the renewal. If the store does not answer, the lease
    * stays in the store until it expires, and the same text can be restored again.
    *
-   * @throws `UnsupportedError` where a lease lasts as long as its connection; `InvalidArgumentError` while the same
-   * lease is being restored; `LeaseLostError` if the store no longer has the lease; `StoreError`; `ClosedError`;
-   * `OverloadError`
+   * @throws `UnsupportedError` where a lease lasts as long as its connection; `InvalidArgumentError` while this process
+   * holds the same lease or is restoring it; `LeaseLostError` if the store no longer has the lease; `StoreError`;
+   * `ClosedError`; `OverloadError` if too many restores were never answered
    */
-  async restore(handedOver: HandOver, request: RestoreRequest, hold: Hold): Promise<HeldLease> {
-    const { driver } = this.#parts.store
+  async restore(handedOver: HandOver, request: RestoreRequest): Promise<LeaseUse> {
+    const { driver, waiters } = this.#parts.store
     if (driver.capabilities.expiry === 'session') {
       const reason = 'a lease ends with the connection that acquired it'
       throw new UnsupportedError(`the ${driver.name} driver cannot restore a lease: ${reason}`)
     }
     const { claimId } = handedOver
-    this.#restores.begin(claimId)
+    if (waiters.leaseOf(claimId) !== undefined || waiters.restoring.has(claimId)) throw restoredTwice()
+    if (!this.#unanswered.has(claimId) && this.#unanswered.size >= MAX_UNANSWERED_RESTORES) {
+      throw new OverloadError(
+        `the store never answered ${MAX_UNANSWERED_RESTORES} restores of this instance: repeat those first`,
+      )
+    }
+    waiters.restoring.add(claimId)
     try {
-      return await this.#restore(handedOver, request, hold)
+      return await this.#restore(handedOver, request)
     } finally {
-      this.#restores.end(claimId)
+      waiters.restoring.delete(claimId)
     }
   }
 
-  async #restore(handedOver: HandOver, request: RestoreRequest, hold: Hold): Promise<HeldLease> {
-    const { store, clock, inFlight, assertOpen } = this.#parts
-    const { lockName, claimId, fencingToken, holderId, metadata, acquiredAtMs, storeAtMs } = handedOver
+  async #restore(handedOver: HandOver, request: RestoreRequest): Promise<LeaseUse> {
+    const { store, clock, inFlight, assertOpen, hold } = this.#parts
+    const { lockName, claimId, fencingToken, holderId, metadata, storeAtMs } = handedOver
     const { minHoldMs = 0, maxHoldMs = Number.POSITIVE_INFINITY } = handedOver
     const { heartbeat, ttlMs = handedOver.ttlMs } = request
     const sent = clock.now()
     const renewal = inFlight.track(store.renew({ lockName, claimId, fencingToken, ttlMs }))
     const answer = await renewal.catch((error: unknown) => {
-      this.#restores.unanswered(claimId, ttlMs)
+      this.#unanswered.set(claimId, Math.min(this.#unansweredMs(claimId), ttlMs))
       throw error
     })
     const answered = clock.now()
     assertOpen()
     if (answer !== 'renewed') {
-      this.#restores.forget(claimId)
-      throw new LeaseLostError(lockName, fencingToken, NOT_IN_STORE)
+      this.#unanswered.delete(claimId)
+      throw new LeaseLostError(lockName, fencingToken, NOT_IN_STORE.message)
     }
     // An unanswered renewal, of the first holder or of an earlier restore, may reach the store after this one and set
     // the lease to a shorter end. So the lease is trusted for no longer than the shortest of them.
-    const unansweredMs = Math.min(
-      handedOver.unansweredMs ?? Number.POSITIVE_INFINITY,
-      this.#restores.unansweredMs(claimId),
-    )
+    const unansweredMs = Math.min(handedOver.unansweredMs ?? Number.POSITIVE_INFINITY, this.#unansweredMs(claimId))
     const grantedMs = Math.min(ttlMs, unansweredMs)
     if (isPast(trustedUntil(sent, grantedMs), answered)) {
       throw new StoreError(`the store confirmed the restored lease on "${lockName}" too late: it may have ended since`)
     }
-    const exclusive = { mode: 'exclusive', permits: 1, waitMs: 0, abandoned: false } as const
+    const exclusive = { mode: 'exclusive', permits: 1, waiterTtlMs: 0, abandoned: false } as const
     const claim: TrackedClaim = { lockName, claimId, holderId, ttlMs, ...exclusive, ...(metadata && { metadata }) }
-    const granted: Granted = {
-      granted: true,
-      grant: { granted: true, fencingToken, ttlMs: grantedMs, acquiredAtMs },
-      sent,
-      answered,
-      unansweredMs: Number.isFinite(unansweredMs) ? unansweredMs : undefined,
-      storeAtMs,
-    }
-    const lease = hold(claim, granted, { heartbeat, minHoldMs, maxHoldMs })
-    this.#restores.forget(claimId)
-    return lease
+    const times = { sent, answered, grantedMs, storeAtMs }
+    const start: LeaseStart = Number.isFinite(unansweredMs) ? { ...times, unansweredMs } : times
+    const use = hold(claim, handedOver, start, { heartbeat, minHoldMs, maxHoldMs })
+    this.#unanswered.delete(claimId)
+    return use
   }
+
+  #unansweredMs(claimId: string): number {
+    return this.#unanswered.get(claimId) ?? Number.POSITIVE_INFINITY
+  }
+}
+
+function restoredTwice(): InvalidArgumentError {
+  const rule = 'restored only once: this process already holds the lease or is restoring it'
+  return new InvalidArgumentError('text', undefined, rule, `text must be ${rule}`)
 }

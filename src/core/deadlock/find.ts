@@ -1,6 +1,6 @@
-import { chainIdOf, chainIdsOf } from '../claim/chain.ts'
 import type { InspectPage, LeaseRecord, WaiterRecord } from '../driver.ts'
 import { DeadlockError } from '../errors.ts'
+import { chainIdOf, chainIdsOf } from '../lease/chain.ts'
 import { fitsBeside } from '../lock-share.ts'
 import { componentNumbers, type Edge, groupBy } from './components.ts'
 import { stuckQueues } from './stuck-queues.ts'

@@ -1,5 +1,5 @@
-import { chainIdOf, chainIdsOf } from '../claim/chain.ts'
 import type { LeaseRecord, WaiterRecord } from '../driver.ts'
+import { chainIdOf, chainIdsOf } from '../lease/chain.ts'
 import { fitsBeside, type LockShare } from '../lock-share.ts'
 
 /** The state of a lock name after everything that can continue has continued. */

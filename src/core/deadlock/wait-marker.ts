@@ -1,6 +1,6 @@
-import { chainIdOf, chainIdsOf } from '../claim/chain.ts'
 import type { LeaseRecord } from '../driver.ts'
 import { StoreError } from '../errors.ts'
+import { chainIdOf, chainIdsOf } from '../lease/chain.ts'
 import type { InFlight } from '../store/in-flight.ts'
 import type { StoreClient, TrackedClaim } from '../store/store-client.ts'
 
@@ -42,7 +42,7 @@ export class WaitMarker {
       permits: 1,
       ttlMs: TTL_MS,
       metadata: { waitsFor: lockName },
-      waitMs: 0,
+      waiterTtlMs: 0,
       abandoned: false,
     }))
   }
@@ -78,7 +78,7 @@ export class WaitMarker {
         this.#onFailure(error)
         resolve()
       }
-      this.#store.acquire(claim, { answered: () => resolve(), failed })
+      this.#store.acquire(claim).then(() => resolve(), failed)
     })
   }
 }

@@ -1,7 +1,8 @@
 import { HoldfastError, StoreError } from '../errors.ts'
+import { safeCause } from '../foreign-errors.ts'
 import { MAX_DEADLOCK_REQUESTS } from '../limits.ts'
 import type { InFlight } from '../store/in-flight.ts'
-import type { StoreClient, TrackedClaim } from '../store/store-client.ts'
+import type { OpenedStore, StoreClient, TrackedClaim } from '../store/store-client.ts'
 import { backoffMs } from '../time/backoff.ts'
 import type { Clock } from '../time/clock.ts'
 import type { Random } from '../time/random.ts'
@@ -14,14 +15,15 @@ export interface DeadlockWatchParts {
   readonly clock: Clock
   readonly random: Random
   readonly scheduler: Scheduler
-  /** A store client of its own: nothing else may be in one batch with the wait markers. It is closed with the watch. */
-  readonly store: StoreClient
+  /** Opens a client that sends nothing but wait markers. It is opened with the first claim that is watched. */
+  readonly openStore: () => OpenedStore
   readonly inFlight: InFlight
 }
 
 /** A claim that waits, as the watch sees it. */
 export interface WaitingClaim {
   readonly claim: TrackedClaim
+  readonly request: { readonly isAwaited?: (() => boolean) | undefined }
   giveUp(error: HoldfastError): void
 }
 
@@ -37,6 +39,7 @@ export interface WaitingClaim {
 export class DeadlockWatch {
   readonly #parts: DeadlockWatchParts
   readonly #afterMs: number
+  #opened: OpenedStore | undefined
   readonly #watched = new Map<WaitingClaim, WatchedClaim>()
   #lastSearch: Search | undefined
   #refused = false
@@ -49,7 +52,13 @@ export class DeadlockWatch {
   watch(pending: WaitingClaim): void {
     if (this.#refused) return
     const search = (sinceMs?: number): Promise<CyclesByVictim> => this.#search(sinceMs)
-    const parts = { ...this.#parts, search, onFailure: (error: unknown) => this.#failed(error) }
+    this.#opened ??= this.#parts.openStore()
+    const parts = {
+      ...this.#parts,
+      store: this.#opened.store,
+      search,
+      onFailure: (error: unknown) => this.#failed(error),
+    }
     const watched = new WatchedClaim(parts, pending, this.#afterMs)
     this.#watched.set(pending, watched)
     watched.begin()
@@ -63,13 +72,13 @@ export class DeadlockWatch {
     watched.end()
   }
 
-  close(): Promise<void> {
-    return this.#parts.store.close()
+  async close(): Promise<void> {
+    await this.#opened?.close()
   }
 
-  /** See `StoreClient.failAll`. */
-  failAll(error: HoldfastError): void {
-    this.#parts.store.failAll(error)
+  /** See `OpenedStore.giveUp`. */
+  giveUp(error: HoldfastError): void {
+    this.#opened?.giveUp(error)
   }
 
   /**
@@ -78,7 +87,7 @@ export class DeadlockWatch {
    */
   #failed(error: unknown): void {
     // Any other error is a bug in this folder, which must not end the process.
-    if (!(error instanceof HoldfastError)) process.emitWarning(error instanceof Error ? error : String(error))
+    if (!(error instanceof HoldfastError)) process.emitWarning(safeCause(error))
     if (!(error instanceof StoreError) || error.retryable || this.#refused) return
     this.#refused = true
     for (const pending of [...this.#watched.keys()]) this.forget(pending)
@@ -100,7 +109,7 @@ export class DeadlockWatch {
     const earliestMs = sinceMs ?? nowMs - Math.min(this.#afterMs / 2, MAX_AGE_MS)
     const last = this.#lastSearch
     if (last !== undefined && (last.inFlight || last.beganMs > earliestMs)) return last.cycles
-    const cycles = searchCycles(this.#parts.store, this.#nextNames())
+    const cycles = searchCycles((this.#opened as OpenedStore).store, this.#nextNames())
     const search: Search = { beganMs: nowMs, inFlight: true, cycles }
     const settled = (): void => {
       search.inFlight = false
@@ -188,6 +197,11 @@ class WatchedClaim implements Task {
       return
     }
     this.#dueMs = Number.POSITIVE_INFINITY
+    // The callback around it may end although the claim waits. Without a marker, no search comes this way.
+    if (this.#pending.request.isAwaited?.() === false) {
+      this.#searchIn(this.#afterMs)
+      return
+    }
     if (this.#usesMarkers) {
       const isFirst = this.#marker === undefined
       this.#marker ??= new WaitMarker(this.#parts, this.#pending.claim)

@@ -1,8 +1,7 @@
-import { checkMetadata, checkWhole } from '../arguments.ts'
+import { checkHolderId, checkLockName, checkMetadata, checkText, checkWhole } from '../arguments.ts'
 import type { Driver, Metadata } from '../driver.ts'
 import { InvalidArgumentError, UnsupportedError } from '../errors.ts'
 import { MAX_TTL_MS, MIN_TTL_MS } from '../limits.ts'
-import { checkHolderId, checkLockName, checkText } from '../names.ts'
 import { checkOptions, optionNames } from '../options.ts'
 import type { TrackedClaim } from '../store/store-client.ts'
 
@@ -32,7 +31,7 @@ export interface HandOver {
 const PREFIX = 'holdfast-lease-1.'
 
 /** A lease that is handed over. The times are those of the grant. */
-export interface Serializable {
+interface Serializable {
   readonly claim: TrackedClaim
   readonly fencingToken: number
   readonly acquiredAtMs: number
@@ -120,17 +119,31 @@ function invalidText(text: unknown): InvalidArgumentError {
   return new InvalidArgumentError('text', found, rule, `text must be ${rule}, but is ${found} in another format`)
 }
 
-/** @throws `UnsupportedError` if a lease of this claim, with this many functions that run under it, must stay here */
-export function assertCanHandOver(driver: Driver, { lockName, mode }: TrackedClaim, users: number): void {
-  const reason = whyNot(driver, mode, users)
-  if (reason !== undefined) throw new UnsupportedError(`the lease on "${lockName}" cannot be handed over: ${reason}`)
+/** @throws `UnsupportedError` if a lease of this claim, with these uses, must stay here */
+export function assertCanHandOver(driver: Driver, claim: TrackedClaim, uses: Uses): void {
+  const reason = whyNot(driver, claim.mode, uses)
+  if (reason !== undefined)
+    throw new UnsupportedError(`the lease on "${claim.lockName}" cannot be handed over: ${reason}`)
 }
 
-function whyNot(driver: Driver, mode: TrackedClaim['mode'], users: number): string | undefined {
+interface Uses {
+  /** Whether it has several uses. */
+  readonly isShared: boolean
+  /** Whether a function runs under the use that hands it over. */
+  readonly runsFunction: boolean
+}
+
+function whyNot(driver: Driver, mode: TrackedClaim['mode'], { isShared, runsFunction }: Uses): string | undefined {
   if (driver.capabilities.expiry === 'session') {
     return `with the ${driver.name} driver a lease ends with its connection, which no other process can use`
   }
   if (mode === 'shared') return 'it is shared, and only an exclusive lease can be handed over'
-  if (users > 0) return 'a function runs under it, and releases it when it ends. Use `acquire` or `hold`'
+  if (runsFunction) return 'a function runs under it, and releases it when it ends. Use `acquire` or `hold`'
+  if (isShared) {
+    return (
+      'it has several uses. Use `acquire` or `hold` outside of the function that holds it, without ' +
+      "`reacquire: 'extend'`"
+    )
+  }
   return undefined
 }

@@ -41,7 +41,9 @@ export interface Lease extends LockInfo, AsyncDisposable {
   assertHeld(): void
   /**
    * Releases the lock. The lease is not held from the call on, even if the call fails. With `minHoldSeconds` the store
-   * keeps the lock until that time has passed.
+   * keeps the lock until that time has passed. With `reacquire: 'extend'`, the last of several users releases the lock,
+   * and this ends only your part. Functions that entered the lock again inside yours, and still run, lose it: their
+   * `signal` aborts, and their `withLock` rejects.
    *
    * @returns true if the lease was still held, false if it had already ended. No other lease is touched then
    * @throws `StoreError` if the store did not answer. Without `minHoldSeconds` the release is sent again in the

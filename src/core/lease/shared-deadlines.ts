@@ -1,4 +1,5 @@
 import type { Instant } from '../time/clock.ts'
+import { DRIVER_FAILED, type Loss, NOT_IN_STORE, NOT_RENEWED } from './renewer.ts'
 
 /** Where the deadline of one lease is kept in memory that two threads share. */
 export interface Slot {
@@ -41,6 +42,15 @@ export const readDeadline = ({ page, index }: Slot): Instant => ({
   monotonicMs: Number(Atomics.load(page, index)) / 1_000,
   wallMs: Number(Atomics.load(page, index + 1)) / 1_000,
 })
+
+/** The lease is lost. The main thread reads this at once, before any message arrives: also why. */
+export function publishLoss(slot: Slot, { kind }: Loss): void {
+  publishDeadline(slot, { monotonicMs: -1 - LOSSES.findIndex((each) => each.kind === kind), wallMs: 0 })
+}
+
+export const lossOf = ({ monotonicMs }: Instant): Loss => LOSSES[-1 - monotonicMs] ?? NOT_RENEWED
+
+const LOSSES = [NOT_RENEWED, NOT_IN_STORE, DRIVER_FAILED]
 
 const SLOTS_PER_PAGE = 256
 /** Two 64-bit numbers: one for the monotonic clock, one for the wall clock. */

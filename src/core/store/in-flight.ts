@@ -1,6 +1,6 @@
 /**
  * Counts the work that an instance has in flight, so that `close` can wait for it: requests whose grant might have to
- * be released, releases, extensions.
+ * be released, releases, extensions, functions that run under a lease. One caller at a time waits for its end.
  */
 export class InFlight {
   #count = 0

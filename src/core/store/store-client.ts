@@ -8,37 +8,21 @@ import type {
   LeaseRef,
   RateAnswer,
   RateRequest,
+  RatesPage,
+  RatesQuery,
   Refusal,
   RenewAnswer,
   Renewal,
 } from '../driver.ts'
-import { type HoldfastError, isOutage, StoreError } from '../errors.ts'
-import { MAX_LIST, MAX_RELEASE_TRIES } from '../limits.ts'
+import { type HoldfastError, isOutage } from '../errors.ts'
+import { MAX_RELEASE_TRIES } from '../limits.ts'
 import { checkedPage, isGrant, isRateAnswer, isRefusal, trimmed } from '../store-answers.ts'
-import { backoffMs } from '../time/backoff.ts'
-import type { Clock } from '../time/clock.ts'
-import { pause } from '../time/pause.ts'
-import type { Random } from '../time/random.ts'
+import { pause } from '../time/abort.ts'
+import { AFTER_OUTAGE, backoffMs } from '../time/backoff.ts'
 import { turnsOf } from '../time/turns.ts'
 import { unsupported } from '../unsupported.ts'
-import { Batch, type Receiver, type RequestList } from './batch.ts'
-import { CallDeadlines } from './call-deadlines.ts'
-import { ListCall, type ListKind } from './list-call.ts'
-import { LossHints } from './loss-hints.ts'
-import { WakeUps } from './wake-ups.ts'
-
-export interface StoreClientOptions {
-  readonly clock: Clock
-  readonly random: Random
-  readonly callTimeoutMs: number
-}
-
-/** A lease that was granted by taking the lock from its holder. */
-export interface StealingLease {
-  readonly lockName: string
-  readonly holderId: string
-  readonly fencingToken: number
-}
+import { type CallOptions, Calls, type Receiver, type Requests, type SentCall } from './calls.ts'
+import { Waiters } from './waiters.ts'
 
 export interface TrackedClaim extends Claim {
   /**
@@ -49,100 +33,116 @@ export interface TrackedClaim extends Claim {
 }
 
 /**
- * All requests of a process to one driver: sent in lists, with a deadline for every call, one subscription for all
- * waiters, and releases that are retried until the store answers.
+ * The requests to one driver of all instances that share it: sent in lists, with a deadline for every call, one
+ * subscription for all waiters, and releases that are sent again until the store answers.
  */
 export class StoreClient {
   readonly driver: Driver
-  readonly wakeUps: WakeUps
-  readonly lossHints: LossHints
-  /** Called when a claim of an instance on this client has taken a lock from its holders. */
-  readonly onStolen = new Set<(stealing: StealingLease) => void>()
-  readonly #options: StoreClientOptions
-  readonly #calls: CallDeadlines
-  readonly #acquires: Batch<TrackedClaim, AcquireAnswer>
-  readonly #renewals: Batch<Renewal, RenewAnswer>
-  readonly #releases: Batch<LeaseRef, boolean>
-  readonly #consumes: Batch<RateRequest, RateAnswer>
+  readonly waiters: Waiters
+  readonly #options: CallOptions
+  readonly #calls: Calls
+  readonly #acquires: Requests<TrackedClaim, AcquireAnswer>
+  readonly #renewals: Requests<Renewal, RenewAnswer>
+  readonly #releases: Requests<LeaseRef, boolean>
+  readonly #consumes: Requests<RateRequest, RateAnswer>
   /** Releases in flight that no caller waits for. */
   readonly #background = new Set<Promise<void>>()
   /** Releases that `releaseLater` has scheduled. `close` sends them at once. */
   readonly #postponed = new Set<() => void>()
-  readonly #failed = new AbortController()
 
-  constructor(driver: Driver, options: StoreClientOptions) {
-    const { clock, random, callTimeoutMs } = options
+  constructor(driver: Driver, options: CallOptions) {
+    const { clock, random } = options
     this.driver = driver
     this.#options = options
-    this.#calls = new CallDeadlines(driver, clock, callTimeoutMs)
-    const subscribing = { driver, clock, random, calls: this.#calls }
-    this.lossHints = new LossHints(subscribing)
-    const onLossHint = (claimId: string, cause: Error): void => this.lossHints.add(claimId, cause)
-    this.wakeUps = new WakeUps({ ...subscribing, onLossHint })
-    const bounds = { maxLength: MAX_LIST, split: driver.listSplit }
-    this.#acquires = new Batch<TrackedClaim, AcquireAnswer>(
-      clock,
-      { ...bounds, areInseparable: inOneGroup },
-      this.#sender({ what: 'acquire', send: (claims) => driver.acquire(claims), late: this.#withdrawAbandoned }),
-    )
-    this.#renewals = new Batch<Renewal, RenewAnswer>(
-      clock,
+    this.#calls = new Calls(driver, options)
+    this.waiters = new Waiters({ driver, clock, random, calls: this.#calls })
+    const { extensions = {}, capabilities } = driver
+    const byName = extensions.partOf && {
+      partOf: ({ lockName }: { readonly lockName: string }) => extensions.partOf?.(lockName),
+    }
+    const split = extensions.listSplit
+    this.#acquires = this.#calls.requests<TrackedClaim, AcquireAnswer>({
+      what: 'acquire',
+      send: (claims, call) => driver.acquire(claims, call),
+      valid: (answer, claim) => validAcquire(answer, claim, capabilities.fencing),
+      late: this.#withdrawAbandoned,
+      areInseparable: inOneGroup,
+      split,
+      ...byName,
+    })
+    this.#renewals = this.#calls.requests<Renewal, RenewAnswer>({
+      what: 'renew',
+      send: (renewals) => driver.renew(renewals),
+      valid: (answer) => (answer === 'renewed' || answer === 'held' || answer === 'lost' ? answer : undefined),
       // Not split: callers wait for claims and releases, and for hardly any renewal.
-      { maxLength: MAX_LIST },
-      this.#sender({ what: 'renew', send: (renewals) => driver.renew(renewals) }),
-    )
-    this.#releases = new Batch<LeaseRef, boolean>(
-      clock,
-      bounds,
-      this.#sender({
-        what: 'release',
-        send: (leases) => driver.release(leases),
-        // The store sends no wake-ups, so the process at least wakes its own waiters.
-        ...(!driver.capabilities.wake && { answered: this.#wakeOwn }),
-      }),
-    )
-    this.#consumes = new Batch<RateRequest, RateAnswer>(
-      clock,
-      bounds,
-      this.#sender({
-        what: 'consume',
-        async send(requests) {
-          if (driver.consume === undefined) throw unsupported(driver, 'rate')
-          return driver.consume(requests)
-        },
-      }),
-    )
+      ...byName,
+    })
+    this.#releases = this.#calls.requests<LeaseRef, boolean>({
+      what: 'release',
+      send: (leases) => driver.release(leases),
+      valid: (answer) => (typeof answer === 'boolean' ? answer : undefined),
+      // The store sends no wake-ups, so the process at least wakes its own waiters.
+      ...(!capabilities.wake && { answered: this.#wakeOwn }),
+      split,
+      ...byName,
+    })
+    this.#consumes = this.#calls.requests<RateRequest, RateAnswer>({
+      what: 'consume',
+      async send(requests) {
+        if (driver.consume === undefined) throw unsupported(driver, 'rate')
+        return driver.consume(requests)
+      },
+      valid: (answer) => (isRateAnswer((answer ?? {}) as RateAnswer) ? answer : undefined),
+      split,
+    })
   }
 
   get callTimeoutMs(): number {
     return this.#options.callTimeoutMs
   }
 
-  acquire(claim: TrackedClaim, receiver: Receiver<AcquireAnswer>): void {
-    this.#acquires.add(claim, receiver)
+  /** Returns the call that the claim is sent with. (`send…` answers to a receiver, the others with a promise.) */
+  sendClaim(claim: TrackedClaim, receiver: Receiver<AcquireAnswer>): SentCall {
+    return this.#acquires.add(claim, receiver)
+  }
+
+  acquire(claim: TrackedClaim): Promise<AcquireAnswer> {
+    return this.#acquires.ask(claim)
+  }
+
+  sendRenewal(renewal: Renewal, receiver: Receiver<RenewAnswer>): void {
+    this.#renewals.add(renewal, receiver)
   }
 
   renew(renewal: Renewal): Promise<RenewAnswer> {
     return this.#renewals.ask(renewal)
   }
 
-  /** As `renew`, without a promise. */
-  sendRenewal(renewal: Renewal, receiver: Receiver<RenewAnswer>): void {
-    this.#renewals.add(renewal, receiver)
-  }
-
-  release(lease: LeaseRef, receiver: Receiver<boolean>): void {
+  sendRelease(lease: LeaseRef, receiver: Receiver<boolean>): void {
     this.#releases.add(lease, receiver)
   }
 
-  consume(request: RateRequest, receiver: Receiver<RateAnswer>): void {
+  release(lease: LeaseRef): Promise<boolean> {
+    return this.#releases.ask(lease)
+  }
+
+  sendRateRequest(request: RateRequest, receiver: Receiver<RateAnswer>): void {
     this.#consumes.add(request, receiver)
+  }
+
+  consume(request: RateRequest): Promise<RateAnswer> {
+    return this.#consumes.ask(request)
   }
 
   inspect(query: InspectQuery): Promise<InspectPage> {
     // A caller that reads many pages of a local store must not block the event loop.
     const page = this.#calls.run('inspect', async () => checkedPage(this.driver.name, await this.driver.inspect(query)))
     return turnsOf(this.#options.clock).settle(page)
+  }
+
+  /** Undefined if the driver cannot list its rate limits. */
+  inspectRates(query: RatesQuery): Promise<RatesPage | undefined> {
+    return this.#calls.run('inspectRates', async () => this.driver.extensions?.inspectRates?.(query))
   }
 
   /**
@@ -180,26 +180,21 @@ export class StoreClient {
     while (this.#background.size > 0) await Promise.all(this.#background)
   }
 
-  async close(): Promise<void> {
+  /** Sends what is postponed. Resolves when no work is left in the background. */
+  async settle(): Promise<void> {
     for (const release of [...this.#postponed]) release()
     await this.settled()
-    await Promise.all([this.wakeUps.close(), this.lossHints.close()])
+  }
+
+  async close(): Promise<void> {
+    await this.settle()
+    await this.waiters.close()
     this.#calls.close()
   }
 
   /** Fails every request in flight and every later one, so that a store that does not answer keeps no process alive. */
   failAll(error: HoldfastError): void {
     this.#calls.failAll(error)
-    this.#failed.abort()
-  }
-
-  #sender<Request, Answer>(kind: ListKind<Request, Answer>): (list: RequestList<Request, Answer>) => void {
-    const check = (requests: readonly Request[], answers: unknown) =>
-      this.#checked<Answer>(kind.what, requests, answers)
-    return (list) => {
-      const dueMs = list.sent.monotonicMs + this.#options.callTimeoutMs
-      this.#calls.start(new ListCall(kind, list, dueMs, check))
-    }
   }
 
   /** The answers to claims came too late. What was granted or queued for a claim that no caller waits for is ended. */
@@ -211,36 +206,13 @@ export class StoreClient {
       const claim = claims[index]
       if (claim === undefined || answer instanceof Error || !claim.abandoned) return
       // A refusal without a queue leaves nothing behind.
-      if (!answer.granted && claim.waitMs === 0) return
+      if (!answer.granted && claim.waiterTtlMs === 0) return
       void this.withdraw(claim, () => undefined)
     })
   }
 
   readonly #wakeOwn = (leases: readonly LeaseRef[]): void => {
-    for (const { lockName } of leases) this.wakeUps.wake(lockName)
-  }
-
-  /** An entry that is not a valid answer becomes an error: its outcome is unknown. */
-  #checked<Answer>(
-    what: ListKind<unknown, Answer>['what'],
-    requests: readonly unknown[],
-    answers: unknown,
-  ): readonly (Answer | Error)[] {
-    if (!Array.isArray(answers) || answers.length !== requests.length) {
-      const returned = Array.isArray(answers) ? `${answers.length} answers` : 'no array'
-      throw new StoreError(`the ${this.driver.name} driver returned ${returned} to ${requests.length} ${what} requests`)
-    }
-    const isAnswer = isAnswerTo[what]
-    const { fencing } = this.driver.capabilities
-    if (answers.every((answer, at) => isAnswer(answer, requests[at], fencing) === true)) return answers
-    return answers.map((answer: Answer | Error, at) => {
-      if (answer instanceof Error) return this.#calls.asStoreError(what, answer)
-      const isValid = isAnswer(answer, requests[at], fencing)
-      if (isValid === true) return answer
-      if (isValid === 'too long') return trimmed(answer as Grant, requests[at] as Claim) as Answer
-      const text = JSON.stringify(answer)?.slice(0, 200)
-      return new StoreError(`the ${this.driver.name} driver returned an invalid answer to ${what}: ${text}`)
-    })
+    for (const { lockName } of leases) this.waiters.wake({ lockName })
   }
 
   async #releaseUntilAnswered(lease: LeaseRef, onFailure: (error: unknown) => void): Promise<void> {
@@ -252,7 +224,7 @@ export class StoreClient {
         onFailure(error)
         if (tries === MAX_RELEASE_TRIES || !isOutage(error)) return
         const { clock, random } = this.#options
-        await pause(clock, backoffMs(RETRY, tries, random), this.#failed.signal)
+        await pause(clock, backoffMs(AFTER_OUTAGE, tries, random), this.#calls.failed)
       }
     }
   }
@@ -260,57 +232,90 @@ export class StoreClient {
 
 const inOneGroup = (before: Claim, after: Claim): boolean => before.group !== undefined && before.group === after.group
 
-/** What a valid answer is. Any other value means "unknown": it must be read neither as success nor as failure. */
-const isAnswerTo: Record<'acquire' | 'renew' | 'release' | 'consume', IsAnswer> = {
-  acquire(answer, request, needsToken) {
-    const { granted } = (answer ?? {}) as Partial<AcquireAnswer>
-    if (granted === false) return isRefusal(answer as Refusal)
-    if (granted !== true || !isGrant(answer as Grant, needsToken)) return false
-    return (answer as Grant).ttlMs <= (request as Claim).ttlMs || 'too long'
-  },
-  renew: (answer) => answer === 'renewed' || answer === 'held' || answer === 'lost',
-  release: (answer) => typeof answer === 'boolean',
-  consume: (answer) => isRateAnswer((answer ?? {}) as RateAnswer),
+/** A grant for longer than the claim asked for is trusted only for that long. */
+function validAcquire(answer: AcquireAnswer, claim: Claim, needsToken: boolean): AcquireAnswer | undefined {
+  const { granted } = (answer ?? {}) as Partial<AcquireAnswer>
+  if (granted === false) return isRefusal(answer as Refusal) ? answer : undefined
+  return granted === true && isGrant(answer as Grant, needsToken) ? trimmed(answer as Grant, claim) : undefined
 }
-
-/** `too long`: a grant for longer than the claim asked for, which is trusted only for that long. */
-type IsAnswer = (answer: unknown, request: unknown, needsToken: boolean) => boolean | 'too long'
 
 /**
  * Instances that use one driver with the same settings share one client, so that their requests of one turn of the
- * event loop go out in one list.
+ * event loop go out in one list. `purpose`: what must not be in one list with anything else.
  */
-export function openStoreClient(driver: Driver, options: StoreClientOptions): StoreClient {
+export function openStoreClient(driver: Driver, options: CallOptions, purpose: Purpose = 'locks'): OpenedStore {
   const shared = clients.get(driver) ?? []
   clients.set(driver, shared)
+  const { clock, callTimeoutMs } = options
   const existing = shared.find(
-    ({ clock, callTimeoutMs }) => clock === options.clock && callTimeoutMs === options.callTimeoutMs,
+    (each) => each.purpose === purpose && each.clock === clock && each.callTimeoutMs === callTimeoutMs,
   )
-  if (existing !== undefined) {
-    existing.users += 1
-    return existing.store
+  const client = existing ?? {
+    clock,
+    callTimeoutMs,
+    purpose,
+    store: new StoreClient(driver, options),
+    users: new Set(),
   }
-  const store = new StoreClient(driver, options)
-  shared.push({ ...options, store, users: 1 })
-  return store
+  if (existing === undefined) shared.push(client)
+  return new OpenedStore(client, shared)
 }
 
-export async function closeStoreClient(store: StoreClient): Promise<void> {
-  const shared = clients.get(store.driver) ?? []
-  const found = shared.find((each) => each.store === store)
-  if (found === undefined) return
-  found.users -= 1
-  if (found.users > 0) return
-  shared.splice(shared.indexOf(found), 1)
-  await store.close()
+/** Wait markers: a client without the right to them has every list rejected that contains one. */
+type Purpose = 'locks' | 'markers'
+
+/** What one instance has of a client that it may share. */
+export class OpenedStore {
+  readonly store: StoreClient
+  readonly #client: SharedClient
+  readonly #shared: SharedClient[]
+  #error: HoldfastError | undefined
+
+  constructor(client: SharedClient, shared: SharedClient[]) {
+    this.store = client.store
+    this.#client = client
+    this.#shared = shared
+    client.users.add(this)
+  }
+
+  /** Waits for no more answers. When no instance does, all requests fail, and the client takes no new instance. */
+  giveUp(error: HoldfastError): void {
+    this.#error ??= error
+    this.#failIfUnused(error)
+  }
+
+  async close(): Promise<void> {
+    const { users } = this.#client
+    if (!users.has(this)) return
+    const others = [...users].filter((user) => user !== this)
+    const givenUp = others.map((user) => user.#error).find((error) => error !== undefined)
+    // If no other instance is left that waits for answers, what this one has postponed is sent first.
+    if (others.every((user) => user.#error !== undefined)) await this.store.settle()
+    users.delete(this)
+    if (users.size > 0) {
+      if (givenUp !== undefined) this.#failIfUnused(givenUp)
+      return
+    }
+    this.#remove()
+    await this.store.close()
+  }
+
+  #failIfUnused(error: HoldfastError): void {
+    for (const user of this.#client.users) if (user.#error === undefined) return
+    this.#remove()
+    this.store.failAll(error)
+  }
+
+  #remove(): void {
+    const at = this.#shared.indexOf(this.#client)
+    if (at !== -1) this.#shared.splice(at, 1)
+  }
 }
 
-/** Fails all requests of the client, unless other instances use it: those may still wait for answers. */
-export function failStoreClient(store: StoreClient, error: HoldfastError): void {
-  const found = clients.get(store.driver)?.find((each) => each.store === store)
-  if (found === undefined || found.users === 1) store.failAll(error)
+interface SharedClient extends Omit<CallOptions, 'random'> {
+  readonly purpose: Purpose
+  readonly store: StoreClient
+  readonly users: Set<OpenedStore>
 }
 
-const clients = new WeakMap<Driver, (StoreClientOptions & { readonly store: StoreClient; users: number })[]>()
-
-const RETRY = { firstMs: 50, maxMs: 2_000 }
+const clients = new WeakMap<Driver, SharedClient[]>()

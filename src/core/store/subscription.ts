@@ -1,32 +1,26 @@
 import type { StopListening } from '../driver.ts'
-import { StoreError } from '../errors.ts'
-import { backoffMs } from '../time/backoff.ts'
+import { AFTER_OUTAGE, backoffMs } from '../time/backoff.ts'
 import type { Clock, Timer } from '../time/clock.ts'
 import type { Random } from '../time/random.ts'
-import type { CallDeadlines } from './call-deadlines.ts'
+import type { Calls } from './calls.ts'
 
 export interface SubscriptionParts {
   readonly clock: Clock
   readonly random: Random
-  readonly calls: CallDeadlines
+  readonly calls: Calls
 }
 
-export interface SubscriptionUse {
-  /** For error messages: the method of the driver. */
-  readonly what: string
+interface SubscriptionUse {
   /** Subscribes at the driver. Undefined if the driver cannot. */
   open: ((disconnected: (cause: Error) => void) => Promise<StopListening>) | undefined
   isNeeded(): boolean
   /** It broke and is open again. Messages may have been missed. */
-  reopened?(): void
-  /** How long to wait before the next try after a permanent error. By default as after any other. */
-  readonly forbiddenMs?: number
+  reopened(): void
+  failed(error: unknown): void
 }
 
 /** One subscription to the store: it stays open for a while after it was needed last, and reopens when it breaks. */
 export class Subscription {
-  /** Called when the subscription fails. */
-  readonly onFailed = new Set<(error: unknown) => void>()
   readonly #parts: SubscriptionParts
   readonly #use: SubscriptionUse
   #opening: Promise<number | undefined> | undefined
@@ -44,7 +38,7 @@ export class Subscription {
     this.#use = use
   }
 
-  /** Whether a message may arrive now. */
+  /** Whether a message may arrive now. It stays true between two tries to subscribe. */
   get active(): boolean {
     return this.#opening !== undefined
   }
@@ -85,7 +79,7 @@ export class Subscription {
 
   async #open(): Promise<number | undefined> {
     const { calls, clock } = this.#parts
-    const { open, what } = this.#use
+    const { open } = this.#use
     if (open === undefined || this.#closed) return undefined
     let hasEnded = false
     const generation = this.#generation
@@ -97,7 +91,7 @@ export class Subscription {
     }
     try {
       const stop = await calls.run(
-        what,
+        'listen',
         () => open(disconnected),
         (stopLate) => this.#stopNow(stopLate),
       )
@@ -121,28 +115,21 @@ export class Subscription {
     this.#stop = undefined
     this.#openedAtMs = undefined
     if (this.#closed) return
-    this.#notifyFailed(cause)
+    this.#use.failed(cause)
     // Until the retry, `open` reports that there is no subscription.
     this.#opening = Promise.resolve(undefined)
     this.#tries += 1
     this.#retryTimer?.cancel()
-    this.#retryTimer = this.#parts.clock.setTimer(() => {
-      this.#opening = undefined
-      if (!this.#use.isNeeded()) return
-      void this.open().then((openedAtMs) => {
-        if (openedAtMs !== undefined) this.#use.reopened?.()
-      })
-    }, this.#retryMs(cause))
-  }
-
-  #retryMs(cause: unknown): number {
-    const { forbiddenMs } = this.#use
-    const isForbidden = cause instanceof StoreError && !cause.retryable
-    return isForbidden && forbiddenMs !== undefined ? forbiddenMs : backoffMs(RETRY, this.#tries, this.#parts.random)
-  }
-
-  #notifyFailed(error: unknown): void {
-    for (const listener of this.onFailed) listener(error)
+    this.#retryTimer = this.#parts.clock.setTimer(
+      () => {
+        this.#opening = undefined
+        if (!this.#use.isNeeded()) return
+        void this.open().then((openedAtMs) => {
+          if (openedAtMs !== undefined) this.#use.reopened()
+        })
+      },
+      backoffMs(AFTER_OUTAGE, this.#tries, this.#parts.random),
+    )
   }
 
   async #end(): Promise<void> {
@@ -153,15 +140,13 @@ export class Subscription {
     this.#opening = undefined
     this.#openedAtMs = undefined
     this.#generation += 1
-    await stop?.().catch((error: unknown) => this.#notifyFailed(error))
+    await stop?.().catch((error: unknown) => this.#use.failed(error))
   }
 
   #stopNow(stop: StopListening): void {
-    stop().catch((error: unknown) => this.#notifyFailed(error))
+    stop().catch((error: unknown) => this.#use.failed(error))
   }
 }
-
-const RETRY = { firstMs: 50, maxMs: 2_000 }
 
 /** How long a subscription outlives its last use, so that a busy lock does not subscribe again for every wait. */
 const IDLE_MS = 1_000

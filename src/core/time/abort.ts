@@ -1,5 +1,6 @@
 import { addAbortListener } from 'node:events'
 import { AbortedError } from '../errors.ts'
+import type { Clock } from './clock.ts'
 
 /** Reacts when a signal is aborted. */
 export interface Abortable {
@@ -79,3 +80,42 @@ export function unwatchAbort(signal: AbortSignal, watcher: Abortable): void {
 }
 
 const watched = new WeakMap<AbortSignal, { readonly watchers: Set<Abortable>; readonly stop: () => void }>()
+
+/**
+ * Resolves after `ms`, or when one of the signals aborts. Never rejects: the caller checks its state afterwards anyway.
+ */
+export function pause(clock: Clock, ms: number, ...signals: readonly (AbortSignal | undefined)[]): Promise<void> {
+  if (signals.some((signal) => signal?.aborted)) return Promise.resolve()
+  return new Promise((resolve) => {
+    // Not AbortSignal.any: it leaks an entry for every pause in a signal that outlives the pause.
+    const stop = (): void => {
+      timer.cancel()
+      for (const stopListening of listeners) stopListening()
+      resolve()
+    }
+    const timer = clock.setTimer(stop, ms, true)
+    const listeners = signals.flatMap((signal) => (signal === undefined ? [] : [onAbort(signal, stop)]))
+  })
+}
+
+/** Settles as `work` does, or rejects with `late()` after `ms`. The work itself continues. */
+export function withTimeout<T>(clock: Clock, ms: number, work: Promise<T>, late: () => Error): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const timer = clock.setTimer(() => reject(late()), ms, true)
+    const settled = (): void => timer.cancel()
+    work.then(resolve, reject)
+    work.then(settled, settled)
+  })
+}
+
+/** Whether the work resolves within `ms`. Rejects if the work rejects before that. The work itself continues. */
+export async function settlesWithin(clock: Clock, ms: number, work: Promise<unknown>): Promise<boolean> {
+  const timedOut = new Error('timed out')
+  try {
+    await withTimeout(clock, ms, work, () => timedOut)
+    return true
+  } catch (error) {
+    if (error === timedOut) return false
+    throw error
+  }
+}

@@ -14,3 +14,6 @@ export function backoffMs({ firstMs, maxMs }: Backoff, tries: number, random: Ra
   const ceiling = Math.min(maxMs, firstMs * 2 ** Math.min(tries - 1, 30))
   return ceiling / 2 + (ceiling / 2) * random.fraction()
 }
+
+/** Between two tries to reach a store that is down. */
+export const AFTER_OUTAGE: Backoff = { firstMs: 50, maxMs: 2_000 }

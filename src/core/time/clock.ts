@@ -75,6 +75,15 @@ export const systemClock: Clock = {
   nextTurn: (run) => void setImmediate(run),
 }
 
+/**
+ * Calls `run` when what has arrived was read. If the event loop was blocked, the answer that `run` is about to miss may
+ * be in a socket's buffer, which is read before the next turn.
+ */
+export function afterReading(clock: Clock, run: () => void): void {
+  if (clock.nextTurn === undefined) run()
+  else clock.nextTurn(run)
+}
+
 export const later = (instant: Instant, ms: number): Instant => ({
   monotonicMs: instant.monotonicMs + ms,
   wallMs: instant.wallMs + ms,

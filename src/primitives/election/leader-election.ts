@@ -1,20 +1,18 @@
-import { checkFunction, checkJson, checkSignal, ttlMsFrom, waitMsFrom } from '../../core/arguments.ts'
-import type { ClaimRequest, Holder } from '../../core/claim/holder.ts'
+import { storeOpener } from '../../connect.ts'
+import { checkFunction, checkLockName, checkSignal, ttlMsFrom } from '../../core/arguments.ts'
+import type { Holder } from '../../core/claim/holder.ts'
 import type { LeaseRecord } from '../../core/driver.ts'
-import { AbortedError, UnsupportedError } from '../../core/errors.ts'
-import { MAX_WAIT_MS } from '../../core/limits.ts'
+import { AbortedError, StoreError, UnsupportedError } from '../../core/errors.ts'
+import { LeaseUse } from '../../core/lease/lease-use.ts'
 import { NO_EXPIRY_MS } from '../../core/lock-info.ts'
-import { checkLockName } from '../../core/names.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
-import { everything } from '../everything.ts'
+import { pause } from '../../core/time/abort.ts'
 import { Instance } from '../instance.ts'
 import { INSTANCE_OPTIONS, type InstanceOptions } from '../instance-options.ts'
-import { heldLeaseOf } from '../lock/result.ts'
+import { leaseOf } from '../lock/claims.ts'
 import { Primitive } from '../primitive.ts'
-import type { CampaignOptions } from './campaign-options.ts'
-import { type ObserveOptions, observeLeader } from './observe.ts'
 import { type LeadOptions, leadRepeatedly } from './run.ts'
-import { HeldTerm, type Term } from './term.ts'
+import { type CampaignOptions, campaignRequest, HeldTerm, type Term } from './term.ts'
 
 export interface LeaderElectionOptions extends InstanceOptions {
   /** What is led. It is a lock name: the holder of that lock leads. */
@@ -28,14 +26,21 @@ export interface LeaderElectionOptions extends InstanceOptions {
   timeoutSeconds?: number
 }
 
+export interface ObserveOptions {
+  /**
+   * How often to look. At least 0.05.
+   *
+   * @default 1
+   */
+  everySeconds?: number
+  /** Ends the loop. */
+  signal?: AbortSignal
+  /** Called when the store did not answer. The loop goes on. */
+  onError?: (error: StoreError) => void
+}
+
 const OPTIONS = optionNames<LeaderElectionOptions>({ ...INSTANCE_OPTIONS, name: true, timeoutSeconds: true })
-const CAMPAIGN_OPTIONS = optionNames<CampaignOptions>({
-  value: true,
-  signal: true,
-  blockingTimeoutSeconds: true,
-  maxTermSeconds: true,
-  onDemoted: true,
-})
+const OBSERVE_OPTIONS = optionNames<ObserveOptions>({ everySeconds: true, signal: true, onError: true })
 
 /** The leader, as the store shows it. */
 export interface Leader<Value = unknown> {
@@ -84,7 +89,7 @@ export class LeaderElection<Value = unknown> extends Primitive {
    * @throws `InvalidArgumentError`, `UnsupportedError`
    */
   constructor(options: LeaderElectionOptions) {
-    const instance = new Instance('LeaderElection', options, everything, OPTIONS)
+    const instance = new Instance('LeaderElection', options, storeOpener, OPTIONS)
     super(instance)
     this.#instance = instance
     const { name, timeoutSeconds = 15 } = options
@@ -150,9 +155,40 @@ export class LeaderElection<Value = unknown> extends Primitive {
    * @throws `InvalidArgumentError`. The loop throws a `StoreError` if asking again cannot help
    */
   observe(options: ObserveOptions = {}): AsyncIterableIterator<Leader<Value> | undefined> {
+    const { everySeconds = 1, signal, onError } = checkOptions(options, OBSERVE_OPTIONS)
+    const everyMs = ttlMsFrom('everySeconds', everySeconds)
+    if (signal !== undefined) checkSignal('signal', signal)
+    if (onError !== undefined) checkFunction('onError', onError)
+    // Checked here: the body of a generator does not run before its first step.
+    return this.#changes(everyMs, signal, onError)
+  }
+
+  async *#changes(
+    everyMs: number,
+    signal: AbortSignal | undefined,
+    onError: ObserveOptions['onError'],
+  ): AsyncIterableIterator<Leader<Value> | undefined> {
     const { clock, closing } = this.#instance
-    const parts = { clock, ended: closing, changed: () => this.#changed.signal, look: () => this.leader() }
-    return observeLeader(parts, options)
+    const isOver = (): boolean => closing.aborted || signal?.aborted === true
+    /** The term that was yielded last: undefined for no leader, null before the first. */
+    let yielded: number | undefined | null = null
+    while (!isOver()) {
+      // Read before the look: a change during the look is a reason for another one.
+      const change = this.#changed.signal
+      try {
+        const leader = await this.leader()
+        if (isOver()) return
+        if (leader?.term !== yielded) {
+          yielded = leader?.term
+          yield leader
+        }
+      } catch (error) {
+        if (isOver()) return
+        if (!(error instanceof StoreError) || !error.retryable) throw error
+        onError?.(error)
+      }
+      await pause(clock, everyMs, signal, closing, change)
+    }
   }
 
   /**
@@ -174,37 +210,35 @@ export class LeaderElection<Value = unknown> extends Primitive {
   async run(lead: (term: Term<Value>) => Promise<unknown> | unknown, options: LeadOptions<Value> = {}): Promise<void> {
     checkFunction('lead', lead)
     this.#instance.assertOpen()
-    const { clock, random, closing } = this.#instance
-    const campaign = (how: CampaignOptions<Value>): Promise<HeldTerm<Value>> => this.#campaign(how)
-    const running = <T>(work: Promise<T>): Promise<T> => this.#instance.holder?.running(work) ?? work
-    return leadRepeatedly({ clock, random, ended: closing, campaign, running }, lead, options)
+    return leadRepeatedly(this.#instance, (how) => this.#campaign(how), lead, options)
   }
 
   async #campaign(options: CampaignOptions<Value>): Promise<HeldTerm<Value>> {
-    const { request, endless } = this.#request(options)
+    const request = campaignRequest(this.name, this.#ttlMs, options)
     const { signal } = request
-    const aborted = (): AbortedError => new AbortedError(`campaigning for "${this.name}"`, signal?.reason)
     this.#instance.assertOpen()
-    if (signal?.aborted) throw aborted()
-    const holder = this.#instance.holder ?? (await this.#instance.openWithRetry(request))
-    if (holder === undefined) throw aborted()
+    if (signal?.aborted) throw new AbortedError(`campaigning for "${this.name}"`, signal.reason)
+    const holder = await this.#instance.openFor(request)
     if (request.metadata !== undefined) assertPublishes(holder)
     for (;;) {
-      let term: HeldTerm<Value> | undefined
-      const result = await holder.acquire(request, () => this.#demote(term))
-      if (result.granted) {
-        term = new HeldTerm(result.lease, options.value, options.onDemoted)
-        this.#term = term
-        // It may have ended before this step.
-        if (!term.held) this.#demote(term)
-        return term
-      }
-      if (!endless) heldLeaseOf(this.name, result)
+      const term = await holder.acquire(request, (end) => {
+        if (options.blockingTimeoutSeconds === undefined && !(end instanceof LeaseUse)) return undefined
+        return this.#begin(leaseOf(this.name, end), options)
+      })
+      if (term !== undefined) return term
     }
   }
 
-  #demote(term: HeldTerm<Value> | undefined): void {
-    if (term === undefined) return
+  #begin(use: LeaseUse, options: CampaignOptions<Value>): HeldTerm<Value> {
+    const term = new HeldTerm(use, options)
+    this.#term = term
+    use.onEnd = () => this.#demote(term)
+    // A listener may have ended it.
+    if (!term.held) this.#demote(term)
+    return term
+  }
+
+  #demote(term: HeldTerm<Value>): void {
     if (this.#term === term) this.#term = undefined
     term.demote()
   }
@@ -213,25 +247,6 @@ export class LeaderElection<Value = unknown> extends Primitive {
     const before = this.#changed
     this.#changed = new AbortController()
     before.abort()
-  }
-
-  #request(options: CampaignOptions<Value>): { request: ClaimRequest; endless: boolean } {
-    checkOptions(options, CAMPAIGN_OPTIONS)
-    const { value, signal, blockingTimeoutSeconds, maxTermSeconds, onDemoted } = options
-    const endless = blockingTimeoutSeconds === undefined
-    if (onDemoted !== undefined) checkFunction('onDemoted', onDemoted)
-    const request: ClaimRequest = {
-      lockName: this.name,
-      mode: 'exclusive',
-      ttlMs: this.#ttlMs,
-      waitMs: endless ? MAX_WAIT_MS : waitMsFrom('blockingTimeoutSeconds', blockingTimeoutSeconds),
-      ...(value !== undefined && { metadata: { value: checkJson('value', value) } }),
-      ...(signal !== undefined && { signal: checkSignal('signal', signal) }),
-      heartbeat: true,
-      minHoldMs: 0,
-      maxHoldMs: maxTermSeconds === undefined ? Number.POSITIVE_INFINITY : ttlMsFrom('maxTermSeconds', maxTermSeconds),
-    }
-    return { request, endless }
   }
 }
 

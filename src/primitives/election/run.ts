@@ -1,13 +1,11 @@
 import { checkFunction, checkSignal, waitMsFrom } from '../../core/arguments.ts'
 import { AbortedError, ClosedError, LeaseLostError, NotHeldError } from '../../core/errors.ts'
+import { attempt, isA } from '../../core/foreign-errors.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
-import { onAbort } from '../../core/time/abort.ts'
+import { onAbort, pause } from '../../core/time/abort.ts'
 import { backoffMs } from '../../core/time/backoff.ts'
-import type { Clock } from '../../core/time/clock.ts'
-import { pause } from '../../core/time/pause.ts'
-import type { Random } from '../../core/time/random.ts'
-import type { CampaignOptions } from './campaign-options.ts'
-import type { HeldTerm, Term } from './term.ts'
+import type { Instance } from '../instance.ts'
+import type { CampaignOptions, HeldTerm, Term } from './term.ts'
 
 export interface LeadOptions<Value = unknown>
   extends Pick<CampaignOptions<Value>, 'value' | 'maxTermSeconds' | 'onDemoted'> {
@@ -33,25 +31,17 @@ const OPTIONS = optionNames<LeadOptions>({
   restSeconds: true,
 })
 
-interface LeadParts<Value> {
-  readonly clock: Clock
-  readonly random: Random
-  readonly ended: AbortSignal
-  campaign(options: CampaignOptions<Value>): Promise<HeldTerm<Value>>
-  /** Closing waits for this work. */
-  running<T>(work: Promise<T>): Promise<T>
-}
-
 type Lead<Value> = (term: Term<Value>) => Promise<unknown> | unknown
 
 /** See `LeaderElection.run`. */
 export async function leadRepeatedly<Value>(
-  { clock, random, ended, campaign, running }: LeadParts<Value>,
+  instance: Instance,
+  campaign: (options: CampaignOptions<Value>) => Promise<HeldTerm<Value>>,
   lead: Lead<Value>,
   options: LeadOptions<Value>,
 ): Promise<void> {
-  checkOptions(options, OPTIONS)
-  const { signal, onError, restSeconds = 1, ...campaigning } = options
+  const { signal, onError, restSeconds = 1, ...campaigning } = checkOptions(options, OPTIONS)
+  const { clock, random, closing: ended } = instance
   const restMs = waitMsFrom('restSeconds', restSeconds)
   if (onError !== undefined) checkFunction('onError', onError)
   if (signal !== undefined) checkSignal('signal', signal)
@@ -59,9 +49,14 @@ export async function leadRepeatedly<Value>(
 
   let failures = 0
   while (!isOver()) {
-    const term = await campaign(signal === undefined ? campaigning : { ...campaigning, signal }).catch(ifOver(isOver))
-    if (term === undefined) return
-    const { failed, error, lost } = await running(leadOnce(term, lead, signal, ended))
+    const how = signal === undefined ? campaigning : { ...campaigning, signal }
+    const term = await campaign(how).catch((error: unknown) => {
+      // A campaign that ended because this ends is not an error.
+      if (!isOver() || !(error instanceof AbortedError || error instanceof ClosedError)) throw error
+    })
+    if (!term) return
+    const work = leadOnce(term, lead, signal, ended)
+    const { failed, error, lost } = await (instance.holder?.running(work) ?? work)
     if (failed && onError === undefined) throw error
     if (failed) onError?.(error, term)
     failures = failed ? failures + 1 : 0
@@ -98,17 +93,9 @@ async function leadOnce<Value>(
 /** Reading the signal notices a loss that no timer has reported yet. */
 function isHowItStops({ signal }: Term, thrown: unknown): boolean {
   if (!signal.aborted) return false
-  if (thrown === signal.reason || thrown instanceof LeaseLostError || thrown instanceof NotHeldError) return true
-  return thrown instanceof Error && thrown.name === 'AbortError'
+  if (thrown === signal.reason || isA(thrown, LeaseLostError) || isA(thrown, NotHeldError)) return true
+  return isA(thrown, Error) && attempt(() => thrown.name) === 'AbortError'
 }
-
-/** A campaign that ended because `run` ends is not an error. */
-const ifOver =
-  (isOver: () => boolean) =>
-  (error: unknown): undefined => {
-    if (isOver() && (error instanceof AbortedError || error instanceof ClosedError)) return undefined
-    throw error
-  }
 
 const MAX_REST_MS = 30_000
 /** After a failure, even with `restSeconds: 0`: a callback that always fails must not campaign in a busy loop. */

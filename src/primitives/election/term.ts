@@ -1,6 +1,10 @@
+import { checkFunction, checkJson, checkSignal, ttlMsFrom, waitMsFrom } from '../../core/arguments.ts'
 import { callListener } from '../../core/call-listener.ts'
+import type { ClaimRequest } from '../../core/claim/holder.ts'
 import { type LeaseLostError, NotHeldError } from '../../core/errors.ts'
-import type { HeldLease } from '../../core/lease/held-lease.ts'
+import type { LeaseUse } from '../../core/lease/lease-use.ts'
+import { MAX_WAIT_MS } from '../../core/limits.ts'
+import { checkOptions, optionNames } from '../../core/options.ts'
 import { outsideLocks } from '../../core/reentry-context.ts'
 
 /** One candidate's time as the leader: from its election to its resignation or the loss of its lease. */
@@ -48,40 +52,26 @@ export interface Term<Value = unknown> extends AsyncDisposable {
 export type DemotionReason = LeaseLostError | NotHeldError
 
 export class HeldTerm<Value> implements Term<Value> {
+  readonly name: string
+  readonly holderId: string
+  readonly term: number
+  readonly fencingToken: number
   readonly value: Value | undefined
-  readonly #lease: HeldLease
-  readonly #onDemoted: ((term: Term<Value>, reason: DemotionReason) => void) | undefined
+  readonly since: Date
+  readonly #lease: LeaseUse
+  readonly #onDemoted: CampaignOptions<Value>['onDemoted']
   readonly #abort = new AbortController()
   #demoted = false
 
-  constructor(
-    lease: HeldLease,
-    value: Value | undefined,
-    onDemoted: ((term: Term<Value>, reason: DemotionReason) => void) | undefined,
-  ) {
-    this.#lease = lease
+  constructor(lease: LeaseUse, { value, onDemoted }: CampaignOptions<Value>) {
+    this.name = lease.lockName
+    this.holderId = lease.holderId
+    this.term = lease.fencingToken
+    this.fencingToken = lease.fencingToken
     this.value = value
+    this.since = lease.acquiredAt
+    this.#lease = lease
     this.#onDemoted = onDemoted
-  }
-
-  get name(): string {
-    return this.#lease.lockName
-  }
-
-  get holderId(): string {
-    return this.#lease.holderId
-  }
-
-  get term(): number {
-    return this.#lease.fencingToken
-  }
-
-  get fencingToken(): number {
-    return this.#lease.fencingToken
-  }
-
-  get since(): Date {
-    return this.#lease.acquiredAt
   }
 
   get signal(): AbortSignal {
@@ -96,7 +86,7 @@ export class HeldTerm<Value> implements Term<Value> {
 
   /** Whether the lease ended before its release. The release itself may have found that out. */
   get lost(): boolean {
-    return this.#lease.lossError !== undefined
+    return this.#lease.stopReason !== undefined
   }
 
   get remainingSeconds(): number {
@@ -130,8 +120,62 @@ export class HeldTerm<Value> implements Term<Value> {
   demote(): void {
     if (this.#demoted) return
     this.#demoted = true
-    const reason = this.#lease.lossError ?? new NotHeldError(this.name)
+    const reason = this.#lease.stopReason ?? new NotHeldError(this.name)
     this.stop(reason)
     if (this.#onDemoted !== undefined) callListener('onDemoted', this.#onDemoted, this, reason)
+  }
+}
+
+export interface CampaignOptions<Value = unknown> {
+  /**
+   * What others see of the leader, such as an address or a version. JSON of at most 16,368 bytes. Needs a driver that
+   * keeps metadata.
+   */
+  value?: Value
+  /** Ends the campaign: it rejects with an `AbortedError`. It does not end a term that has begun. */
+  signal?: AbortSignal
+  /**
+   * How long to campaign. 0 asks once.
+   *
+   * @default no limit
+   */
+  blockingTimeoutSeconds?: number
+  /**
+   * The heartbeat stops renewing after this time, so that a leader that hangs does not lead forever.
+   *
+   * @default no limit
+   */
+  maxTermSeconds?: number
+  /**
+   * Called exactly once per term, in the step in which it ends: before the resignation is sent, or no later than the
+   * deadline of the lease. So it runs before another candidate can be elected. (A blocked event loop delays it; `held`
+   * is correct even then.) It should only stop things. If it throws, that is a warning, as for an event listener.
+   */
+  onDemoted?: (term: Term<Value>, reason: DemotionReason) => void
+}
+
+const OPTIONS = optionNames<CampaignOptions>({
+  value: true,
+  signal: true,
+  blockingTimeoutSeconds: true,
+  maxTermSeconds: true,
+  onDemoted: true,
+})
+
+/** Throws `InvalidArgumentError`. */
+export function campaignRequest<Value>(lockName: string, ttlMs: number, options: CampaignOptions<Value>): ClaimRequest {
+  const { value, signal, blockingTimeoutSeconds, maxTermSeconds, onDemoted } = checkOptions(options, OPTIONS)
+  if (onDemoted !== undefined) checkFunction('onDemoted', onDemoted)
+  return {
+    lockName,
+    mode: 'exclusive',
+    ttlMs,
+    patienceMs:
+      blockingTimeoutSeconds === undefined ? MAX_WAIT_MS : waitMsFrom('blockingTimeoutSeconds', blockingTimeoutSeconds),
+    metadata: value === undefined ? undefined : { value: checkJson('value', value) },
+    signal: signal === undefined ? undefined : checkSignal('signal', signal),
+    heartbeat: true,
+    minHoldMs: 0,
+    maxHoldMs: maxTermSeconds === undefined ? Number.POSITIVE_INFINITY : ttlMsFrom('maxTermSeconds', maxTermSeconds),
   }
 }

@@ -1,7 +1,7 @@
 import { isDeepStrictEqual } from 'node:util'
+import { storeOpener } from '../../connect.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
 import { checkObject } from '../../core/options.ts'
-import { everything } from '../everything.ts'
 import { type DistributedLockOptions, DistributedLock as LockOnDriver } from './distributed-lock.ts'
 
 /**
@@ -26,7 +26,7 @@ export class DistributedLock extends LockOnDriver {
    * @throws `InvalidArgumentError`, `UnsupportedError`
    */
   constructor(options?: DistributedLockOptions) {
-    super(options, everything)
+    super(options, storeOpener)
   }
 }
 

@@ -1,21 +1,18 @@
-import { checkBoolean, checkOneOf, ttlMsFrom } from '../../core/arguments.ts'
+import type { StoreOpener } from '../../connect.ts'
+import { checkBoolean, checkLockName, checkOneOf, ttlMsFrom } from '../../core/arguments.ts'
+import { AbortedError } from '../../core/errors.ts'
 import { readHandOver } from '../../core/lease/hand-over.ts'
-import { HeldLease } from '../../core/lease/held-lease.ts'
 import { type AnswerOptions, answerSignal, type Lease } from '../../core/lease/lease.ts'
 import type { LockInfo } from '../../core/lock-info.ts'
-import { checkLockName } from '../../core/names.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
 import { unlessAborted } from '../../core/time/abort.ts'
 import { Instance } from '../instance.ts'
-import { type Extras, INSTANCE_OPTIONS, type InstanceOptions } from '../instance-options.ts'
+import { INSTANCE_OPTIONS, type InstanceOptions } from '../instance-options.ts'
 import { Primitive } from '../primitive.ts'
-import { Claims } from './claims.ts'
+import { Claims, type DefaultsOption, type LockOptions, type LockResult } from './claims.ts'
 import { type ForceReleaseOptions, forceRelease } from './force-release.ts'
 import { inspectLock, isLocked, type LockInspection } from './inspect.ts'
-import { type DefaultsOption, EXCLUSIVE, type LockOptions } from './options.ts'
-import { OwnLeases } from './own-leases.ts'
-import { ReacquireByExtending } from './reacquire.ts'
-import type { LockResult } from './result.ts'
+import { EXCLUSIVE } from './reentry.ts'
 import { withLocks } from './several-locks.ts'
 
 export interface DistributedLockOptions extends InstanceOptions, DefaultsOption {
@@ -65,7 +62,6 @@ const FORCE_OPTIONS = optionNames<ForceReleaseOptions>({ by: true, endSession: t
 export class DistributedLock extends Primitive {
   readonly #instance: Instance
   readonly #claims: Claims
-  readonly #leases = new OwnLeases()
 
   /**
    * Opens nothing yet.
@@ -74,14 +70,14 @@ export class DistributedLock extends Primitive {
    */
   constructor(options?: DistributedLockOptions)
   /** @internal */
-  constructor(options: DistributedLockOptions | undefined, extras: Extras)
-  constructor(options: DistributedLockOptions = {}, extras?: Extras) {
-    const instance = new Instance('DistributedLock', options, extras, OPTIONS)
+  constructor(options: DistributedLockOptions | undefined, opener: StoreOpener)
+  constructor(options: DistributedLockOptions = {}, opener?: StoreOpener) {
+    const instance = new Instance('DistributedLock', options, opener, OPTIONS)
     super(instance)
     this.#instance = instance
     const { reacquire = 'refuse' } = options
     const extendsOwn = checkOneOf('reacquire', reacquire, ['refuse', 'extend']) === 'extend'
-    this.#claims = new Claims(instance, options, extendsOwn ? new ReacquireByExtending(this.#leases) : this.#leases)
+    this.#claims = new Claims(instance, options, extendsOwn)
   }
 
   /**
@@ -112,11 +108,15 @@ export class DistributedLock extends Primitive {
     checkLockName(lockName)
     const signal = answerSignal(options)
     this.#instance.assertNotEnded()
-    const inner = this.#claims.reentry.innermost(lockName)
-    const lease = inner ?? this.#leases.get(lockName)
+    const { reentry } = this.#claims
+    const inner = reentry.innermost(lockName)
+    const lease = inner?.lease ?? this.#instance.holder?.leases.on(lockName)
     if (lease === undefined) return false
-    if (!(lease instanceof HeldLease)) return lease.release(options)
-    const ended = this.#claims.end(lease, 'it was released by another task')
+    if (inner !== undefined && !inner.isEntered) return inner.release(options)
+    // The running function has already ended its own use. Those that are left belong to functions that it began.
+    if (inner === undefined && reentry.isInside(lease)) return false
+    const reason = 'it was released by another task'
+    const ended = inner === undefined ? lease.endAll(reason, () => false) : lease.revoke(inner, reason)
     return unlessAborted(ended, signal, `waiting for the release of "${lockName}"`)
   }
 
@@ -128,11 +128,16 @@ export class DistributedLock extends Primitive {
    */
   async extend(lockName: string, additionalSeconds: number, options?: AnswerOptions): Promise<boolean> {
     checkLockName(lockName)
-    ttlMsFrom('additionalSeconds', additionalSeconds)
-    answerSignal(options)
+    const ttlMs = ttlMsFrom('additionalSeconds', additionalSeconds)
+    const signal = answerSignal(options)
     this.#instance.assertNotEnded()
-    const lease = this.#claims.reentry.innermost(lockName) ?? this.#leases.get(lockName)
-    return (await lease?.extend(additionalSeconds, options)) ?? false
+    const inner = this.#claims.reentry.innermost(lockName)
+    if (inner !== undefined) return inner.extend(additionalSeconds, options)
+    const lease = this.#instance.holder?.leases.on(lockName)
+    if (lease === undefined) return false
+    const what = `extending the lease on "${lockName}"`
+    if (signal?.aborted) throw new AbortedError(what, signal.reason)
+    return unlessAborted(lease.extend(ttlMs), signal, what)
   }
 
   /**
@@ -162,8 +167,8 @@ export class DistributedLock extends Primitive {
    * Inside `fn`, the same name is entered again without waiting. An error that `fn` throws is passed on.
    *
    * @throws `NotAcquiredError` if the lock was not acquired in time
-   * @throws `LeaseLostError` if `fn` succeeded but the lease was lost before it ended. Its last steps may have run at
-   * the same time as another holder's
+   * @throws `LeaseLostError` if `fn` succeeded but the lease was lost before it ended: its last steps may have run at
+   * the same time as another holder's. Also if the instance was closed meanwhile, and `fn` was asked to stop
    * @throws what `acquire` throws
    */
   withLock<T>(lockName: string, fn: (lease: Lease) => Promise<T> | T, options: LockOptions = {}): Promise<T> {
@@ -206,8 +211,11 @@ export class DistributedLock extends Primitive {
    * @throws `StoreError` if the store did not answer one of the releases
    */
   async releaseAll(): Promise<void> {
-    const leases = [...(this.#instance.holder?.leases ?? [])]
-    const ends = await Promise.allSettled(leases.map((lease) => this.#claims.end(lease, 'all locks were released')))
+    const { reentry } = this.#claims
+    const leases = this.#instance.holder?.leases.all() ?? []
+    const ends = await Promise.allSettled(
+      leases.map((lease) => lease.endAll('all locks were released', (use) => reentry.isOwn(use))),
+    )
     for (const end of ends) if (end.status === 'rejected') throw end.reason
   }
 
@@ -218,9 +226,8 @@ export class DistributedLock extends Primitive {
    * another client on Redis has no token to compare; without a prefix it is not ended.)
    *
    * `by` says who does it. It is in the metadata (`forcedBy`) of the lease that replaces the others for a moment, and
-   * in the event `stolen`; PostgreSQL keeps a record of it. A holder learns of the loss within a second, if its lease
-   * is older than that (see `watchForcedReleases`), and otherwise at its next renewal. Until then only a fencing token
-   * can reject its writes.
+   * in the event `forceReleased`; PostgreSQL keeps a record of it. A holder learns of the loss at its next renewal, at
+   * the latest after 5 s if it has a heartbeat. Until then only a fencing token can reject its writes.
    *
    * Advisory locks of PostgreSQL: the holder itself lets go of the lock, when it sees that a role that could end its
    * connection wants it to. `endSession` is for a holder that does not.

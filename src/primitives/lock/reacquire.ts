@@ -1,76 +1,72 @@
-import type { ClaimRequest, ClaimResult, Holder } from '../../core/claim/holder.ts'
+import type { ClaimRequest, Holder, Refused } from '../../core/claim/holder.ts'
+import { isOutage, StoreError } from '../../core/errors.ts'
 import type { HeldLease } from '../../core/lease/held-lease.ts'
-import { eitherSignal } from '../../core/time/abort.ts'
-import type { ClaimFunction, ClaimHooks } from './claims.ts'
-import { InnerLease } from './inner-lease.ts'
-import type { OwnLeases } from './own-leases.ts'
-import { answerOf, type LockResult } from './result.ts'
+import { LeaseUse } from '../../core/lease/lease-use.ts'
+import { eitherSignal, unlessAborted, withTimeout } from '../../core/time/abort.ts'
+import { AFTER_OUTAGE, backoffMs } from '../../core/time/backoff.ts'
 
 /**
  * `reacquire: 'extend'`. An instance that asks for a name that it already holds extends its lease. Each call gets a use
- * of that one lease, and the last use to end releases the lock.
+ * of that one lease.
  */
-export class ReacquireByExtending implements ClaimHooks {
-  readonly ended: (lease: HeldLease) => void
-  readonly #leases: OwnLeases
-  readonly #uses = new WeakMap<HeldLease, number>()
-  /** The claims in flight. When one of them is granted, the others stop waiting and extend its lease. */
+export class ReacquireByExtending {
+  /** The claims in flight. When the instance gets a lease on their name, they stop waiting and extend it. */
   readonly #claiming = new Map<string, Set<AbortController>>()
 
-  constructor(leases: OwnLeases) {
-    this.#leases = leases
-    this.ended = leases.ended
+  /** The instance has got a lease on this name. */
+  granted(lockName: string): void {
+    for (const overtaken of this.#claiming.get(lockName) ?? []) overtaken.abort()
   }
 
-  /** The first use belongs to the call that claimed the lease. (`withLocks` releases its leases itself.) */
-  readonly taken = (lease: HeldLease): void => {
-    this.#leases.taken(lease)
-    if (this.#leases.get(lease.lockName) !== lease) return
-    this.#uses.set(lease, 1)
-    for (const overtaken of this.#claiming.get(lease.lockName) ?? []) overtaken.abort()
-  }
-
-  readonly instead = async (holder: Holder, request: ClaimRequest, claim: ClaimFunction): Promise<LockResult> => {
+  async acquire(holder: Holder, request: ClaimRequest): Promise<LeaseUse | Refused> {
     const { lockName } = request
     const startedMs = holder.clock.now().monotonicMs
-    for (;;) {
-      const own = this.#leases.get(lockName)
-      if (own !== undefined && (await this.#extend(own, request)) && own.held) {
-        // In the same step as the check: in any later one the last other use may have released the lease.
-        this.#uses.set(own, (this.#uses.get(own) ?? 0) + 1)
-        return { acquired: true, lock: this.#useOf(own) }
+    for (let tries = 1; ; tries += 1) {
+      const own = holder.leases.on(lockName)
+      const use = own?.held ? await extended(holder, own, request, startedMs).catch(unlessDown) : undefined
+      if (use instanceof StoreError) {
+        // A claim that waits also waits for a store that is down, as any other.
+        const restMs = backoffMs(AFTER_OUTAGE, tries, holder.random)
+        if (holder.clock.now().monotonicMs + restMs >= startedMs + request.patienceMs) throw use
+        await holder.pause(restMs, request)
+        continue
+      }
+      if (own !== undefined && use !== undefined) {
+        if (request.heartbeat) own.startHeartbeat(use)
+        return use
       }
       // One waiting time in all, however often other claims of this instance come first.
-      const waitMs = Math.max(0, request.waitMs - (holder.clock.now().monotonicMs - startedMs))
-      const result = await this.#claim({ ...request, waitMs }, claim, own)
-      if (result?.granted) return { acquired: true, lock: this.#useOf(result.lease) }
-      if (result) return answerOf(lockName, { ...result, waitedMs: result.waitedMs + request.waitMs - waitMs })
+      const patienceMs = Math.max(0, request.patienceMs - (holder.clock.now().monotonicMs - startedMs))
+      const outcome = await this.#claim(holder, { ...request, patienceMs }, own)
+      if (outcome instanceof LeaseUse) return outcome
+      if (outcome) return { ...outcome, waitedMs: outcome.waitedMs + request.patienceMs - patienceMs }
     }
-  }
-
-  /** Never shortens the lease: another task of this instance relies on it. */
-  async #extend(own: HeldLease, { ttlMs, heartbeat }: ClaimRequest): Promise<boolean> {
-    if (!(await own.lengthen(ttlMs / 1_000))) return false
-    if (heartbeat) own.startHeartbeat()
-    return true
   }
 
   /** Undefined: another claim of this instance was granted meanwhile. */
   async #claim(
+    holder: Holder,
     request: ClaimRequest,
-    claim: ClaimFunction,
     tried: HeldLease | undefined,
-  ): Promise<ClaimResult | undefined> {
+  ): Promise<LeaseUse | Refused | undefined> {
     const { lockName, signal } = request
     const overtaken = new AbortController()
     const claims = this.#claiming.get(lockName) ?? new Set()
     this.#claiming.set(lockName, claims.add(overtaken))
     using either = signal && eitherSignal(signal, overtaken.signal)
     try {
-      const result = await claim({ ...request, signal: either?.signal ?? overtaken.signal })
-      const own = this.#leases.get(lockName)
+      const outcome = await holder.acquire({ ...request, signal: either?.signal ?? overtaken.signal }, (ended) => {
+        // In the step of the grant: a claim that is overtaken must not be granted beside it.
+        if (ended instanceof LeaseUse) {
+          ended.runsFunction = true
+          claims.delete(overtaken)
+          this.granted(lockName)
+        }
+        return ended
+      })
+      const own = holder.leases.on(lockName)
       // A lease that could not be extended a moment ago is no reason to try again.
-      return !result.granted && own?.held && own !== tried ? undefined : result
+      return !(outcome instanceof LeaseUse) && own?.held && own !== tried ? undefined : outcome
     } catch (error) {
       if (!overtaken.signal.aborted || signal?.aborted) throw error
       return undefined
@@ -79,12 +75,44 @@ export class ReacquireByExtending implements ClaimHooks {
       if (claims.size === 0) this.#claiming.delete(lockName)
     }
   }
+}
 
-  #useOf(lease: HeldLease): InnerLease {
-    return new InnerLease(lease, () => {
-      const left = (this.#uses.get(lease) ?? 1) - 1
-      this.#uses.set(lease, left)
-      return left === 0 ? lease.release() : undefined
-    })
+/**
+ * Begins a use of the lease and extends the lease for it. The use begins first: until the store has answered, another
+ * task must neither release the lease nor shorten it. Undefined if the lease has ended.
+ */
+async function extended(
+  holder: Holder,
+  lease: HeldLease,
+  request: ClaimRequest,
+  startedMs: number,
+): Promise<LeaseUse | undefined> {
+  const use = holder.join(lease, request)
+  try {
+    // Never shortens the lease: another task of this instance relies on it.
+    const isExtended = await inTime(holder, request, startedMs, lease.lengthen(request.ttlMs))
+    // As for any grant, nothing begins when the instance has begun to close.
+    holder.assertOpen()
+    if (isExtended && use.held) return use
+  } catch (error) {
+    void use[Symbol.asyncDispose]()
+    throw error
   }
+  void use[Symbol.asyncDispose]()
+  return undefined
+}
+
+function unlessDown(error: unknown): StoreError {
+  if (error instanceof StoreError && isOutage(error)) return error
+  throw error
+}
+
+/** The store may not answer the extension for longer than the caller waits. */
+function inTime<T>(holder: Holder, request: ClaimRequest, startedMs: number, work: Promise<T>): Promise<T> {
+  const { lockName, patienceMs, signal } = request
+  const result = unlessAborted(work, signal, `acquiring "${lockName}"`)
+  if (patienceMs === 0) return result
+  const leftMs = Math.max(0, startedMs + patienceMs - holder.clock.now().monotonicMs)
+  const late = (): StoreError => new StoreError(`the store did not answer a claim of "${lockName}" in time`)
+  return withTimeout(holder.clock, leftMs, result, late)
 }

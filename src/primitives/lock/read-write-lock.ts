@@ -1,12 +1,11 @@
+import { storeOpener } from '../../connect.ts'
 import type { Lease } from '../../core/lease/lease.ts'
 import { optionNames } from '../../core/options.ts'
-import { everything } from '../everything.ts'
 import { Instance } from '../instance.ts'
 import { INSTANCE_OPTIONS, type InstanceOptions } from '../instance-options.ts'
 import { Primitive } from '../primitive.ts'
-import { Claims } from './claims.ts'
-import { type DefaultsOption, EXCLUSIVE, type LockOptions, type RequestedShare } from './options.ts'
-import type { LockResult } from './result.ts'
+import { Claims, type DefaultsOption, type LockOptions, type LockResult } from './claims.ts'
+import { EXCLUSIVE, type RequestedShare } from './reentry.ts'
 
 export interface ReadWriteLockOptions extends InstanceOptions, DefaultsOption {}
 
@@ -37,7 +36,7 @@ export class ReadWriteLock extends Primitive {
    * @throws `InvalidArgumentError`, `UnsupportedError`
    */
   constructor(options: ReadWriteLockOptions = {}) {
-    const instance = new Instance('ReadWriteLock', options, everything, OPTIONS)
+    const instance = new Instance('ReadWriteLock', options, storeOpener, OPTIONS)
     super(instance)
     this.#claims = new Claims(instance, options)
   }

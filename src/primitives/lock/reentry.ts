@@ -1,11 +1,15 @@
 import type { AsyncLocalStorage } from 'node:async_hooks'
-import type { Chain } from '../../core/claim/chain.ts'
 import type { ClaimRequest } from '../../core/claim/holder.ts'
 import { DeadlockError } from '../../core/errors.ts'
+import type { Chain } from '../../core/lease/chain.ts'
 import type { Lease } from '../../core/lease/lease.ts'
+import type { LeaseUse, UsedLease } from '../../core/lease/lease-use.ts'
 import { reentryContext } from '../../core/reentry-context.ts'
-import { beneath, chainOf, InnerLease } from './inner-lease.ts'
-import type { RequestedShare } from './options.ts'
+
+/** What part of a lock is claimed: all of it, a reader's part, or permits of a limit. */
+export type RequestedShare = Pick<ClaimRequest, 'mode' | 'limit' | 'permits'>
+
+export const EXCLUSIVE: RequestedShare = { mode: 'exclusive' }
 
 /**
  * Tracks the callback of a `with…`, so that the same name inside it is entered again instead of waiting for itself.
@@ -14,32 +18,19 @@ import type { RequestedShare } from './options.ts'
  * the frame ended and has to ask the store like any other.
  */
 export class Reentry {
-  run<T>(lease: Lease, share: RequestedShare, callback: () => Promise<T>): Promise<T> {
-    const outer = frames.getStore()
-    const frame: Frame = { owner: this, lease, share, outer, inner: [], runs: new Set(), ended: false }
-    return runFrame(frame, callback)
-  }
-
   /**
-   * The callbacks whose leases were entered do not release them before this is disposed of. Call it in the step in
-   * which they were entered: a callback that ends in between would not know of them.
+   * Runs the callback, then waits for the functions that it began under the same leases and did not await. Entries by
+   * `hold` or `acquire` that were not released are lost when its own use ends: nothing says when they would end.
    */
-  keep(entered: readonly Lease[]): Disposable {
-    let end = (): void => undefined
-    const run = new Promise<void>((resolve) => {
-      end = resolve
-    })
-    const kept = entered.flatMap((lease) => entries.get(lease) ?? [])
-    for (const frame of kept) {
-      frame.runs.add(run)
-      // They end with their own function. A release by name in the function around it does not mean them.
-      frame.inner = frame.inner.filter((each) => !entered.includes(each))
-    }
-    return {
-      [Symbol.dispose]: () => {
-        for (const frame of kept) frame.runs.delete(run)
-        end()
-      },
+  async run<T>(uses: readonly LeaseUse[], share: RequestedShare, callback: () => Promise<T>): Promise<T> {
+    const running: Callback = { runs: new Set(), ended: false }
+    let frame = frames.getStore()
+    for (const use of uses) frame = { owner: this, use, share, outer: frame, entered: new Set(), callback: running }
+    try {
+      return await frames.run(frame as Frame, callback)
+    } finally {
+      while (running.runs.size > 0) await Promise.all(running.runs)
+      running.ended = true
     }
   }
 
@@ -48,27 +39,46 @@ export class Reentry {
    * if the request conflicts with that lease and would wait: it would wait for itself. A request that does not wait is
    * left to the store, which refuses it.
    */
-  enter({ lockName, waitMs }: Asked, share: RequestedShare): Lease | undefined {
+  enter({ lockName, patienceMs }: Asked, share: RequestedShare): Entry | undefined {
     // Most claims are made outside any callback.
     if (frames.getStore() === undefined) return undefined
     // Permits are counted: a second claim takes more of them.
-    if (share.limit !== undefined) return waitMs > 0 ? this.#assertRoom(lockName, share) : undefined
+    if (share.limit !== undefined) {
+      if (patienceMs > 0) this.#assertRoom(lockName, share)
+      return undefined
+    }
     let tooLittle: Lease | undefined
     for (const frame of this.#framesOf(lockName)) {
-      if (!frame.lease.held) continue
-      if (frame.share.mode === 'exclusive' || share.mode === 'shared') return enterFrame(frame)
-      tooLittle = frame.lease
+      if (!frame.use.held) continue
+      if (frame.share.mode === 'exclusive' || share.mode === 'shared') return new Entry(frame)
+      tooLittle = frame.use
     }
-    if (tooLittle === undefined || waitMs === 0) return undefined
+    if (tooLittle === undefined || patienceMs === 0) return undefined
     throw waitsForItself(tooLittle, 'it holds it as a reader, and a writer has to wait until every reader is gone')
+  }
+
+  /**
+   * Runs a function under leases that were entered. The callbacks around it wait for it. Call it in the step in which
+   * they were entered: a callback that ends in between would not know of it.
+   */
+  keepOpenFor<T>(entries: readonly Entry[], run: () => Promise<T>): Promise<T> {
+    for (const { use } of entries) use.runsFunction = true
+    const work = run()
+    const settled = work.then(ignore, ignore)
+    for (const { frame } of entries) {
+      const { runs } = frame.callback
+      runs.add(settled)
+      void settled.then(() => runs.delete(settled))
+    }
+    return work
   }
 
   /**
    * For what cannot be entered again. Throws `DeadlockError` if the running callback holds this name and would wait.
    */
-  assertOutside({ lockName, waitMs }: Asked, why: string): void {
-    if (waitMs === 0) return
-    for (const { lease } of this.#framesOf(lockName)) if (lease.held) throw waitsForItself(lease, why)
+  assertOutside({ lockName, patienceMs }: Asked, why: string): void {
+    if (patienceMs === 0) return
+    for (const { use } of this.#framesOf(lockName)) if (use.held) throw waitsForItself(use, why)
   }
 
   /**
@@ -76,69 +86,74 @@ export class Reentry {
    */
   get chain(): Chain | undefined {
     for (let frame = frames.getStore(); frame !== undefined; frame = frame.outer) {
-      // A frame that entered a lease again is inside the frame that holds it, and inside those between.
-      if (frame.ended || entries.has(frame.lease)) continue
-      // A released lease blocks no one, although the store may keep it for `minHoldSeconds`.
-      if (frame.lease.held) return chainOf(frame.lease)
+      // A released lease blocks no one, although the store may keep it for `minHoldSeconds`. A frame that entered a
+      // lease again is inside the frame that holds it, and inside those between.
+      if (!frame.callback.ended && frame.use.held && !isInside(frame.use.lease, frame.outer)) return frame.use.chain
     }
     return undefined
   }
 
-  #assertRoom(lockName: string, { limit = 0, permits = 1 }: RequestedShare): undefined {
-    const frames = [...this.#framesOf(lockName)].filter(({ lease }) => lease.held)
-    const held = frames.reduce((sum, { share }) => sum + (share.permits ?? 1), 0)
-    const [frame] = frames
-    if (frame === undefined || held + permits <= limit) return
-    throw waitsForItself(frame.lease, `it holds ${held} of ${limit} permits, and wants ${permits} more`)
+  /** Whether the running function is inside a callback of this lease. */
+  isInside(lease: UsedLease): boolean {
+    return isInside(lease, frames.getStore())
   }
 
-  /** How many of the nested functions that are running here run under this lease. */
-  depthOn(lease: Lease): number {
-    let depth = 0
+  /** Whether the use belongs to the running function, or to one around it. */
+  isOwn(use: LeaseUse): boolean {
     for (let frame = frames.getStore(); frame !== undefined; frame = frame.outer) {
-      if (!frame.ended && beneath(frame.lease) === lease) depth += 1
+      if (!frame.callback.ended && (frame.use === use || frame.entered.has(use))) return true
     }
-    return depth
+    return false
   }
 
-  /** The innermost lease of the running callback on this name. A release by name means this one. */
-  innermost(lockName: string): Lease | undefined {
+  /** The innermost use that the running callback has of this name. A release by name means this one. */
+  innermost(lockName: string): LeaseUse | undefined {
     const [frame] = this.#framesOf(lockName)
-    const lease = frame?.inner.at(-1) ?? frame?.lease
-    // The callback's own lease may have ended, by release or loss, and the name may have been acquired again.
-    return lease instanceof InnerLease || lease?.held ? lease : undefined
+    const use = [...(frame?.entered ?? [])].at(-1) ?? frame?.use
+    // It may have ended, by release or loss, and the name may have been acquired again.
+    return use?.held ? use : undefined
+  }
+
+  #assertRoom(lockName: string, { limit = 0, permits = 1 }: RequestedShare): void {
+    const own = [...this.#framesOf(lockName)].filter(({ use }) => use.held)
+    const held = own.reduce((sum, { share }) => sum + (share.permits ?? 1), 0)
+    const [frame] = own
+    if (frame === undefined || held + permits <= limit) return
+    throw waitsForItself(frame.use, `it holds ${held} of ${limit} permits, and wants ${permits} more`)
   }
 
   /** From the innermost outwards. */
   *#framesOf(lockName: string): Iterable<Frame> {
     for (let frame = frames.getStore(); frame !== undefined; frame = frame.outer) {
-      if (!frame.ended && frame.owner === this && frame.lease.lockName === lockName) yield frame
+      if (!frame.callback.ended && frame.owner === this && frame.use.lockName === lockName) yield frame
     }
   }
 }
 
-/**
- * Runs the callback, then waits for the functions that it began under the same lease and did not await. Entries by
- * `hold` or `acquire` that were not released are lost then: the lock is released, and nothing says when they would end.
- */
-async function runFrame<T>(frame: Frame, callback: () => Promise<T>): Promise<T> {
-  try {
-    return await frames.run(frame, callback)
-  } finally {
-    while (frame.runs.size > 0) await Promise.all(frame.runs)
-    frame.ended = true
-    for (const lease of frame.inner) lease.lose('the function that it was entered in has ended')
+/** A use of the lease of a callback that is running. It belongs to a function, or is held until the callback ends. */
+export class Entry {
+  readonly frame: Frame
+  readonly use: LeaseUse
+
+  constructor(frame: Frame) {
+    this.frame = frame
+    this.use = frame.use.lease.use(frame.use)
+  }
+
+  /** For a caller that ends it by itself. It is lost when the callback ends before that. */
+  hold(): LeaseUse {
+    const { use, frame } = this
+    frame.entered.add(use)
+    use.onEnd = () => frame.entered.delete(use)
+    return use
   }
 }
 
-function enterFrame(frame: Frame): Lease {
-  const lease = new InnerLease(frame.lease, (ended) => {
-    frame.inner = frame.inner.filter((each) => each !== ended)
-    return undefined
-  })
-  entries.set(lease, frame)
-  frame.inner.push(lease)
-  return lease
+function isInside(lease: UsedLease, innermost: Frame | undefined): boolean {
+  for (let frame = innermost; frame !== undefined; frame = frame.outer) {
+    if (!frame.callback.ended && frame.use.lease === lease) return true
+  }
+  return false
 }
 
 function waitsForItself({ lockName, holderId }: Lease, why: string): DeadlockError {
@@ -146,21 +161,26 @@ function waitsForItself({ lockName, holderId }: Lease, why: string): DeadlockErr
   return new DeadlockError(message, lockName, [{ holderId, lockName, heldBy: holderId }])
 }
 
+const ignore = (): void => undefined
+
 /** Core owns the storage without knowing what a frame is. It contains only frames. */
 const frames = reentryContext as AsyncLocalStorage<Frame>
 
-type Asked = Pick<ClaimRequest, 'lockName' | 'waitMs'>
+type Asked = Pick<ClaimRequest, 'lockName' | 'patienceMs'>
 
 interface Frame {
   readonly owner: Reentry
-  readonly lease: Lease
+  readonly use: LeaseUse
   readonly share: RequestedShare
   readonly outer: Frame | undefined
-  inner: InnerLease[]
-  /** Calls that have entered this frame's lease again and have not ended. */
+  /** Uses of the same lease that were entered here and have not ended, without a function. */
+  readonly entered: Set<LeaseUse>
+  readonly callback: Callback
+}
+
+/** Shared by the frames of one `withLocks`: their leases end together. */
+interface Callback {
+  /** Functions that have entered one of its leases again and have not ended. */
   readonly runs: Set<Promise<void>>
   ended: boolean
 }
-
-/** Which frame a lease entered. */
-const entries = new WeakMap<Lease, Frame>()

@@ -1,14 +1,13 @@
+import { storeOpener } from '../../connect.ts'
 import { checkWhole } from '../../core/arguments.ts'
 import type { Lease } from '../../core/lease/lease.ts'
 import { MAX_PERMITS } from '../../core/limits.ts'
 import { optionNames } from '../../core/options.ts'
-import { everything } from '../everything.ts'
 import { Instance } from '../instance.ts'
 import { INSTANCE_OPTIONS, type InstanceOptions } from '../instance-options.ts'
 import { Primitive } from '../primitive.ts'
-import { Claims } from './claims.ts'
-import type { DefaultsOption, PermitOptions, RequestedShare } from './options.ts'
-import type { LockResult } from './result.ts'
+import { Claims, type DefaultsOption, type LockResult, type PermitOptions } from './claims.ts'
+import type { RequestedShare } from './reentry.ts'
 
 export interface SemaphoreOptions extends InstanceOptions, DefaultsOption {
   /** How many permits of a name may be held at once, over all processes. A whole number from 1 to 1,000,000. */
@@ -42,7 +41,7 @@ export class Semaphore extends Primitive {
    * @throws `InvalidArgumentError`, `UnsupportedError`
    */
   constructor(options: SemaphoreOptions) {
-    const instance = new Instance('Semaphore', options, everything, OPTIONS)
+    const instance = new Instance('Semaphore', options, storeOpener, OPTIONS)
     super(instance)
     this.limit = checkWhole('limit', options.limit, 1, MAX_PERMITS)
     this.#claims = new Claims(instance, options)
@@ -58,8 +57,8 @@ export class Semaphore extends Primitive {
    * @throws `UnsupportedError` for a driver without limits
    * @throws `AbortedError`, `DeadlockError`, `InvalidArgumentError`, `OverloadError`, `ClosedError`
    */
-  async acquire(lockName: string, options: PermitOptions = {}): Promise<LockResult> {
-    return this.#claims.acquire(lockName, this.#share(options), options)
+  acquire(lockName: string, options: PermitOptions = {}): Promise<LockResult> {
+    return this.#withShare(options, (share) => this.#claims.acquire(lockName, share, options))
   }
 
   /**
@@ -68,8 +67,8 @@ export class Semaphore extends Primitive {
    *
    * @throws `NotAcquiredError`, and what `acquire` throws
    */
-  async hold(lockName: string, options: PermitOptions = {}): Promise<Lease> {
-    return this.#claims.hold(lockName, this.#share(options), options)
+  hold(lockName: string, options: PermitOptions = {}): Promise<Lease> {
+    return this.#withShare(options, (share) => this.#claims.hold(lockName, share, options))
   }
 
   /**
@@ -84,17 +83,18 @@ export class Semaphore extends Primitive {
    * have run meanwhile
    * @throws what `acquire` throws
    */
-  async withPermits<T>(
-    lockName: string,
-    fn: (lease: Lease) => Promise<T> | T,
-    options: PermitOptions = {},
-  ): Promise<T> {
-    return this.#claims.with(lockName, this.#share(options), fn, options)
+  withPermits<T>(lockName: string, fn: (lease: Lease) => Promise<T> | T, options: PermitOptions = {}): Promise<T> {
+    return this.#withShare(options, (share) => this.#claims.with(lockName, share, fn, options))
   }
 
-  #share(options: PermitOptions): RequestedShare {
-    // All other options are checked with the claim.
-    const { permits = 1 } = options ?? {}
-    return { mode: 'shared', limit: this.limit, permits: checkWhole('permits', permits, 1, this.limit) }
+  /** Returns the promise of the call itself, which knows whether something waits for it. */
+  #withShare<T>(options: PermitOptions, call: (share: RequestedShare) => Promise<T>): Promise<T> {
+    try {
+      // All other options are checked with the claim.
+      const { permits = 1 } = options ?? {}
+      return call({ mode: 'shared', limit: this.limit, permits: checkWhole('permits', permits, 1, this.limit) })
+    } catch (error) {
+      return Promise.reject(error)
+    }
   }
 }

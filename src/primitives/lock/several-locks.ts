@@ -1,20 +1,31 @@
-import { checkFunction } from '../../core/arguments.ts'
-import type { Chain } from '../../core/claim/chain.ts'
-import type { ClaimRequest, ClaimResult, Holder } from '../../core/claim/holder.ts'
+import { checkFunction, checkLockName } from '../../core/arguments.ts'
+import type { ClaimRequest, Holder, Refused } from '../../core/claim/holder.ts'
 import { AbortedError, InvalidArgumentError, isOutage, NotAcquiredError, StoreError } from '../../core/errors.ts'
-import type { HeldLease } from '../../core/lease/held-lease.ts'
+import type { Chain } from '../../core/lease/chain.ts'
 import type { Lease } from '../../core/lease/lease.ts'
-import { MAX_LOCKS_AT_ONCE } from '../../core/limits.ts'
-import { checkLockName } from '../../core/names.ts'
+import { LeaseUse } from '../../core/lease/lease-use.ts'
+import { MAX_LOCKS_AT_ONCE, MAX_WITHDRAWAL_MS } from '../../core/limits.ts'
 import { isArray } from '../../core/options.ts'
 import { eitherSignal, onAbort } from '../../core/time/abort.ts'
 import type { Clock, Timer } from '../../core/time/clock.ts'
-import type { Claims } from './claims.ts'
-import { EXCLUSIVE, type LockOptions } from './options.ts'
-import { heldLeaseOf } from './result.ts'
+import { type Claims, type LockOptions, leaseOf } from './claims.ts'
+import { EXCLUSIVE } from './reentry.ts'
 
 /** See `DistributedLock.withLocks`. */
-export async function withLocks<T>(
+export function withLocks<T>(
+  claims: Claims,
+  lockNames: readonly string[],
+  fn: (leases: Lease[]) => Promise<T> | T,
+  options: LockOptions,
+): Promise<T> {
+  try {
+    return takeAndRun(claims, lockNames, fn, options)
+  } catch (error) {
+    return Promise.reject(error)
+  }
+}
+
+function takeAndRun<T>(
   claims: Claims,
   lockNames: readonly string[],
   fn: (leases: Lease[]) => Promise<T> | T,
@@ -23,15 +34,17 @@ export async function withLocks<T>(
   checkNames(lockNames)
   checkFunction('fn', fn)
   const requests = inOrder(lockNames).map((lockName) => claims.request(lockName, EXCLUSIVE, options, true))
-  const entered = requests.flatMap((request) => claims.reentry.enter(request, EXCLUSIVE) ?? [])
-  // In the same step: one step later the callbacks that hold these leases may have ended.
-  using _ = claims.reentry.keep(entered)
-  const leases = await claims.settle(takeAll(claims, requests, entered))
-  const run = [...leases.values()].reduceRight(
-    (inner: () => Promise<T>, lease) => () => claims.enter(lease, EXCLUSIVE, inner),
-    async () => fn(lockNames.map((lockName) => leases.get(lockName) as Lease)),
-  )
-  return await claims.running([...leases.values()], run)
+  const entries = requests.flatMap((request) => claims.reentry.enter(request, EXCLUSIVE) ?? [])
+  const work = async (asked: readonly ClaimRequest[]): Promise<T> => {
+    const entered = entries.map(({ use }) => use)
+    const uses = await claims.settle(takeAll(claims, asked, entered))
+    const all = [...uses.values()]
+    const call = async (): Promise<T> => fn(lockNames.map((lockName) => uses.get(lockName) as Lease))
+    return claims.run(all, () => claims.runInside(all, EXCLUSIVE, call))
+  }
+  // The callback around it waits for what has entered its lock.
+  if (entries.length > 0) return claims.reentry.keepOpenFor(entries, () => work(requests))
+  return claims.observed(requests, work)
 }
 
 function checkNames(lockNames: unknown): asserts lockNames is readonly string[] {
@@ -50,18 +63,20 @@ const inOrder = (lockNames: readonly string[]): string[] =>
 async function takeAll(
   claims: Claims,
   requests: readonly ClaimRequest[],
-  entered: readonly Lease[],
-): Promise<Map<string, Lease>> {
+  entered: readonly LeaseUse[],
+): Promise<Map<string, LeaseUse>> {
   const leases = new Map(entered.map((lease) => [lease.lockName, lease]))
   const wanted = requests.filter(({ lockName }) => !leases.has(lockName))
+  const [first] = requests as [ClaimRequest]
+  using limit = new Limit(claims.clock, first.patienceMs)
   try {
-    const holder = await claims.open()
-    const sharedChain = requests[0]?.chain?.newSharedChain() ?? holder.newChain()
-    for (const lease of await takeWanted({ claims, holder, sharedChain, entered }, wanted))
-      leases.set(lease.lockName, lease)
+    const holder = await claims.open(first)
+    const sharedChain = first.chain?.newSharedChain() ?? holder.newChain()
+    const taken = await takeWanted({ claims, holder, sharedChain, entered }, wanted, limit)
+    for (const lease of taken) leases.set(lease.lockName, lease)
     return leases
   } catch (error) {
-    for (const lease of entered) await lease.release()
+    await limit.race(discard(entered))
     throw error
   }
 }
@@ -71,12 +86,11 @@ interface Taking {
   readonly holder: Holder
   readonly sharedChain: Chain
   /** Leases that were entered again, and are held while it waits for the others. */
-  readonly entered: readonly Lease[]
+  readonly entered: readonly LeaseUse[]
 }
 
 /** First all at once, as one group. If that is refused, one after the other in their order. All or none. */
-async function takeWanted(taking: Taking, wanted: readonly ClaimRequest[]): Promise<readonly HeldLease[]> {
-  using limit = new Limit(taking.holder.clock, wanted[0]?.waitMs ?? 0)
+async function takeWanted(taking: Taking, wanted: readonly ClaimRequest[], limit: Limit): Promise<readonly LeaseUse[]> {
   const taken = (await takeAtOnce(taking, wanted, limit)) ?? (await takeInOrder(taking, wanted, limit))
   try {
     for (const lease of [...taking.entered, ...taken]) lease.assertHeld()
@@ -91,21 +105,22 @@ async function takeInOrder(
   taking: Taking,
   wanted: readonly ClaimRequest[],
   limit: Limit,
-): Promise<readonly HeldLease[]> {
-  const taken: HeldLease[] = []
+): Promise<readonly LeaseUse[]> {
+  const taken: LeaseUse[] = []
   const lost = new AbortController()
   // When a lease is lost, waiting for the rest is pointless.
   const watch = ({ signal }: Lease): (() => void) => onAbort(signal, () => lost.abort(signal.reason))
   const stops = taking.entered.map(watch)
   try {
     for (const request of wanted) {
-      const waitMs = limit.leftMs
-      if (waitMs === 0) throw new NotAcquiredError(request.lockName, `"${request.lockName}" was not asked for${limit}`)
+      const patienceMs = limit.leftMs
+      if (patienceMs === 0)
+        throw new NotAcquiredError(request.lockName, `"${request.lockName}" was not asked for${limit}`)
       using either = request.signal && eitherSignal(request.signal, lost.signal)
-      const result = await claim(taking, { ...request, waitMs, signal: either?.signal ?? lost.signal })
-      const lease = heldLeaseOf(request.lockName, result.granted ? result : { ...result, waitedMs: limit.waitedMs })
-      taken.push(lease)
-      stops.push(watch(lease))
+      const result = await claim(taking, { ...request, patienceMs, signal: either?.signal ?? lost.signal })
+      const use = leaseOf(request.lockName, limited(result, limit))
+      taken.push(use)
+      stops.push(watch(use))
     }
     return taken
   } catch (error) {
@@ -127,27 +142,27 @@ async function takeAtOnce(
   taking: Taking,
   wanted: readonly ClaimRequest[],
   limit: Limit,
-): Promise<readonly HeldLease[] | undefined> {
+): Promise<readonly LeaseUse[] | undefined> {
   using either = eitherSignal(wanted[0]?.signal ?? limit.signal, limit.signal)
   const { signal } = either
   const group = taking.holder.capabilities.groups && wanted.length > 1 ? taking.sharedChain.id : undefined
   // A group is sent complete or not at all.
   taking.holder.assertRoom(wanted.length)
-  const asked = wanted.map((request) => claim(taking, { ...request, waitMs: 0, signal, group }))
+  const asked = wanted.map((request) => claim(taking, { ...request, patienceMs: 0, signal, group }))
   const ends = await Promise.allSettled(asked)
-  const taken = ends.flatMap((end) => (end.status === 'fulfilled' && end.value.granted ? [end.value.lease] : []))
+  const taken = ends.flatMap((end) => (end.status === 'fulfilled' && end.value instanceof LeaseUse ? [end.value] : []))
   if (taken.length === wanted.length) return taken
   await limit.race(discard(taken))
   const mayWait = limit.leftMs > 0
   // Contention is reported before an outage: a known holder says more than an unknown outcome.
   for (const [index, { lockName }] of wanted.entries()) {
-    const end = ends[index] as PromiseSettledResult<ClaimResult>
+    const end = ends[index] as PromiseSettledResult<LeaseUse | Refused>
     if (end.status === 'fulfilled' && !mayWait && !isFree(end.value)) {
-      heldLeaseOf(lockName, end.value.granted ? end.value : { ...end.value, waitedMs: limit.waitedMs })
+      leaseOf(lockName, limited(end.value, limit))
     }
   }
   for (const [index, { lockName }] of wanted.entries()) {
-    const end = ends[index] as PromiseSettledResult<ClaimResult>
+    const end = ends[index] as PromiseSettledResult<LeaseUse | Refused>
     // A short outage does not end the wait, as with a single lock.
     if (end.status === 'fulfilled' || (mayWait && isOutage(end.reason))) continue
     const isLate = end.reason instanceof AbortedError && end.reason.cause === limit.signal.reason
@@ -186,17 +201,19 @@ class Limit implements Disposable {
 
   /**
    * Waits for the work until the waiting time is over; the work then goes on in the background. So a store that does
-   * not answer cannot make the caller wait longer than it asked for. `GRACE_MS` are added, because a caller that is
-   * refused should find none of its own leases left.
+   * not answer cannot make the caller wait longer than it asked for. `MAX_WITHDRAWAL_MS` are added, because a caller
+   * that is refused should find none of its own leases left.
    */
   async race(work: Promise<unknown>): Promise<void> {
     if (this.#timer === undefined) {
       await work
       return
     }
+    const graceMs = Math.min(MAX_WITHDRAWAL_MS, this.#waitMs + MAX_WITHDRAWAL_MS - this.waitedMs)
+    if (graceMs <= 0) return
     let timer: Timer | undefined
     const over = new Promise<void>((resolve) => {
-      timer = this.#clock.setTimer(resolve, Math.max(this.leftMs, GRACE_MS))
+      timer = this.#clock.setTimer(resolve, Math.max(this.leftMs, graceMs))
     })
     await Promise.race([work, over])
     timer?.cancel()
@@ -211,12 +228,14 @@ class Limit implements Disposable {
   }
 }
 
-const GRACE_MS = 250
-
 /** It was refused only because another claim of its group was. */
-const isFree = (result: ClaimResult): boolean => !result.granted && result.refusal?.free === true
+const isFree = (outcome: LeaseUse | Refused): boolean => !(outcome instanceof LeaseUse) && outcome.refusal.free === true
 
-const claim = ({ claims, holder, sharedChain }: Taking, request: ClaimRequest): Promise<ClaimResult> =>
+/** A refusal tells for how long all of the names were waited for. */
+const limited = (outcome: LeaseUse | Refused, { waitedMs }: Limit): LeaseUse | Refused =>
+  outcome instanceof LeaseUse ? outcome : { ...outcome, waitedMs }
+
+const claim = ({ claims, holder, sharedChain }: Taking, request: ClaimRequest): Promise<LeaseUse | Refused> =>
   claims.claim(holder, { ...request, sharedChain })
 
-const discard = (leases: readonly HeldLease[]): Promise<unknown> => Promise.all(leases.map((lease) => lease.discard()))
+const discard = (uses: readonly LeaseUse[]): Promise<unknown> => Promise.all(uses.map((use) => use.discard()))

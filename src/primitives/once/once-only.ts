@@ -1,33 +1,30 @@
-import { checkFunction, checkSignal, ttlMsFrom, waitMsFrom } from '../../core/arguments.ts'
+import { storeOpener } from '../../connect.ts'
+import { checkFunction, checkSignal, checkText, ttlMsFrom, waitMsFrom } from '../../core/arguments.ts'
 import type { ClaimRequest, Holder } from '../../core/claim/holder.ts'
 import { AbortedError, isOutage, StoreError } from '../../core/errors.ts'
-import type { HeldLease } from '../../core/lease/held-lease.ts'
 import type { Lease } from '../../core/lease/lease.ts'
+import { LeaseUse } from '../../core/lease/lease-use.ts'
 import { MAX_WAIT_MS } from '../../core/limits.ts'
-import { checkText } from '../../core/names.ts'
 import { checkOptions, type OptionNames, optionNames } from '../../core/options.ts'
+import { pause, unlessAborted, withTimeout } from '../../core/time/abort.ts'
 import { backoffMs } from '../../core/time/backoff.ts'
-import { pause } from '../../core/time/pause.ts'
-import { everything } from '../everything.ts'
 import { Instance } from '../instance.ts'
 import type { InstanceOptions } from '../instance-options.ts'
-import { EXCLUSIVE } from '../lock/options.ts'
-import { Reentry } from '../lock/reentry.ts'
-import { heldLeaseOf, throwIfLost } from '../lock/result.ts'
+import { leaseOf, observed, throwIfLost } from '../lock/claims.ts'
+import { unheld } from '../lock/forced-release-record.ts'
+import { EXCLUSIVE, Reentry } from '../lock/reentry.ts'
 import { Primitive } from '../primitive.ts'
 import {
   assertKeepsResults,
+  boxed,
   type FoundResult,
-  findResult,
-  forgetResult,
   MAX_KEY_LENGTH,
   metadataFrom,
   namesOf,
-  resultClaim,
   resultFrom,
+  WaitingCalls,
 } from './results.ts'
-import { tickOf } from './tick.ts'
-import { WaitingCalls } from './waiting-calls.ts'
+import { MAX_TICK_LENGTH, tickOf } from './tick.ts'
 
 export interface OnceOptions {
   /**
@@ -104,7 +101,7 @@ export class OnceOnly extends Primitive {
    * @throws `InvalidArgumentError`, `UnsupportedError`
    */
   constructor(options: InstanceOptions = {}) {
-    const instance = new Instance('OnceOnly', options, everything)
+    const instance = new Instance('OnceOnly', options, storeOpener)
     super(instance)
     this.#instance = instance
   }
@@ -128,24 +125,35 @@ export class OnceOnly extends Primitive {
    * result is kept
    * @throws `UnsupportedError` for a driver whose leases do not expire by time, or that keeps no metadata
    */
-  async once<T>(key: string, fn: (run: OnceRun) => Promise<T> | T, options: OnceOptions): Promise<T> {
+  once<T>(key: string, fn: (run: OnceRun) => Promise<T> | T, options: OnceOptions): Promise<T> {
+    return observed((isAwaited) => this.#once(key, fn, options, isAwaited))
+  }
+
+  async #once<T>(
+    key: string,
+    fn: (run: OnceRun) => Promise<T> | T,
+    options: OnceOptions,
+    isAwaited: () => boolean,
+  ): Promise<T> {
     checkFunction('fn', fn)
     const { names, request, forMs } = requestFrom(key, options)
     const beganMs = this.#nowMs
     this.#instance.assertOpen()
     this.#reentry.assertOutside(request, 'a run has no result before it has ended')
     if (options.signal?.aborted) throw new AbortedError(`waiting for "${key}"`, options.signal.reason)
-    const holder = await this.#instance.open()
+    const holder = await this.#instance.openFor(request)
     assertKeepsResults(holder, forMs)
     // It only saves the lease. What counts is the look under the lease, below.
-    const early = await this.#find(holder, names.done).catch(unlessDown)
+    const early = await this.#findInTime(holder, names.done, request, beganMs).catch(unlessDown)
     if (early !== undefined) return this.#tell(key, early)
-    const claim = { ...request, chain: this.#reentry.chain }
-    const turn = await this.#waiting.wait({ key, beganMs }, claim.signal, (signal) =>
-      holder.acquire({ ...claim, signal }),
+    // One waiting time for the store and the run.
+    const patienceMs = request.patienceMs === 0 ? 0 : Math.max(1, request.patienceMs - (this.#nowMs - beganMs))
+    const claim = { ...request, patienceMs, chain: this.#reentry.chain, isAwaited }
+    const turn = await this.#waiting.wait(key, beganMs, claim.signal, (signal) =>
+      holder.acquire({ ...claim, signal }, (end) => leaseOf(names.run, end)),
     )
-    if ('metadata' in turn) return resultFrom(key, turn.metadata)
-    await using lease = heldLeaseOf(names.run, turn)
+    if (!(turn instanceof LeaseUse)) return resultFrom(key, turn.metadata)
+    await using lease = turn
     const found = await this.#insist(lease, () => this.#find(holder, names.done))
     if (found !== undefined) return this.#tell(key, found)
     // The lease may have ended meanwhile, by closing, by force or by time. Then another run may have begun.
@@ -163,7 +171,8 @@ export class OnceOnly extends Primitive {
    * waits, and takes over if that process dies. With `redlock`, pass a `forSeconds` that its `longestTtlSeconds`
    * allows.
    *
-   * @throws `InvalidArgumentError`. The returned function rejects with what `once` rejects with
+   * @throws `InvalidArgumentError`, also for a `name` of more than 180 characters. The returned function rejects with
+   * what `once` rejects with, and if the scheduler's id of the tick has more than 64 characters
    */
   everyTick<T, Context = unknown>(
     name: string,
@@ -174,11 +183,16 @@ export class OnceOnly extends Primitive {
     checkOptions(options, TICK_OPTIONS)
     const { everySeconds, forSeconds = TICK_SECONDS, ...rest } = options
     const everyMs = everySeconds === undefined ? undefined : ttlMsFrom('everySeconds', everySeconds)
-    checkText('name', name, MAX_KEY_LENGTH)
+    checkText('name', name, MAX_TICK_NAME_LENGTH)
     requestFrom('name', { ...rest, forSeconds })
-    return async (context) => {
-      const tick = tickOf(context, this.#instance.clock.now().wallMs, everyMs)
-      return this.once(`${name}@${tick}`, (run) => fn(run, context), { ...rest, forSeconds })
+    // Not async: that would count as waiting for the run.
+    return (context) => {
+      try {
+        const tick = tickOf(context, this.#instance.clock.now().wallMs, everyMs)
+        return this.once(`${name}@${tick}`, (run) => fn(run, context), { ...rest, forSeconds })
+      } catch (error) {
+        return Promise.reject(error)
+      }
     }
   }
 
@@ -189,24 +203,21 @@ export class OnceOnly extends Primitive {
    */
   async forget(key: string): Promise<boolean> {
     const { done } = namesOf(key)
-    return forgetResult(await this.#instance.open(), done)
+    const holder = await this.#instance.open()
+    const { record } = (await this.#find(holder, done)) ?? {}
+    return record !== undefined && holder.release(record)
   }
 
-  async #run<T>(turn: Turn, fn: (run: OnceRun) => Promise<T> | T): Promise<T> {
-    const { holder, lease, key } = turn
-    const own = await this.#reentry.run(lease, EXCLUSIVE, async () => fn(lease))
+  async #run<T>({ holder, lease, key, done, forMs }: Turn, fn: (run: OnceRun) => Promise<T> | T): Promise<T> {
+    const { own } = await this.#reentry.run([lease], EXCLUSIVE, async () => boxed(fn(lease)))
     throwIfLost(lease)
     // The store decides. Otherwise a lease that was ended by force would go unnoticed until the next heartbeat, and the
     // result would be kept while another run is going on.
-    const isInStore = await this.#insist(lease, () => holder.confirm(lease)).catch(unknownOutcome(key))
+    const isInStore = await this.#insist(lease, () => lease.lease.confirm()).catch(unknownOutcome(key))
     if (!isInStore) throwIfLost(lease)
-    return this.#keep(turn, own)
-  }
-
-  async #keep<T>({ holder, lease, key, done, forMs }: Turn, own: T): Promise<T> {
     const metadata = metadataFrom(own)
     // One claim for all tries: if an answer is lost, the next try gets the same lease.
-    const claim = resultClaim(holder, done, forMs, metadata)
+    const claim = holder.createClaim(unheld(done, forMs, metadata))
     const askedMs = this.#nowMs
     const answer = await this.#insist(lease, () => holder.ask(claim)).catch(unknownOutcome(key))
     // Refused: a run that took over from this one was faster, and all others have its result.
@@ -222,12 +233,27 @@ export class OnceOnly extends Primitive {
     return resultFrom(key, found.metadata)
   }
 
-  #find(holder: Holder, done: string): Promise<FoundResult | undefined> {
-    return findResult(holder, done, this.#nowMs)
+  /** For no longer than the caller waits. */
+  #findInTime(
+    holder: Holder,
+    done: string,
+    { lockName, patienceMs, signal }: ClaimRequest,
+    beganMs: number,
+  ): Promise<FoundResult | undefined> {
+    const found = unlessAborted(this.#find(holder, done), signal, `acquiring "${lockName}"`)
+    if (patienceMs === 0) return found
+    const leftMs = Math.max(0, beganMs + patienceMs - this.#nowMs)
+    return withTimeout(this.#instance.clock, leftMs, found, () => new StoreError('the store did not answer in time'))
+  }
+
+  async #find(holder: Holder, done: string): Promise<FoundResult | undefined> {
+    const askedMs = this.#nowMs
+    const [record] = (await holder.inspect({ lockName: done })).leases
+    return record && { record, metadata: record.metadata, askedMs }
   }
 
   /** Asks until the store answers, as long as the run's lease lasts. */
-  async #insist<T>(lease: HeldLease, ask: () => Promise<T>): Promise<T> {
+  async #insist<T>(lease: LeaseUse, ask: () => Promise<T>): Promise<T> {
     const { clock, random } = this.#instance
     for (let tries = 1; ; tries += 1) {
       try {
@@ -248,7 +274,7 @@ export class OnceOnly extends Primitive {
 /** A call whose turn it is to run the job. */
 interface Turn {
   readonly holder: Holder
-  readonly lease: HeldLease
+  readonly lease: LeaseUse
   readonly key: string
   readonly done: string
   readonly forMs: number
@@ -263,7 +289,7 @@ function requestFrom(key: string, options: OnceOptions) {
     lockName: names.run,
     mode: 'exclusive',
     ttlMs: ttlMsFrom('timeoutSeconds', timeoutSeconds),
-    waitMs: endless ? MAX_WAIT_MS : waitMsFrom('blockingTimeoutSeconds', blockingTimeoutSeconds),
+    patienceMs: endless ? MAX_WAIT_MS : waitMsFrom('blockingTimeoutSeconds', blockingTimeoutSeconds),
     signal: signal === undefined ? undefined : checkSignal('signal', signal),
     heartbeat: true,
     minHoldMs: 0,
@@ -283,4 +309,6 @@ function unlessDown(error: unknown): undefined {
 }
 
 const TICK_SECONDS = 600
+/** The key is the name, "@" and the tick. */
+const MAX_TICK_NAME_LENGTH = MAX_KEY_LENGTH - 1 - MAX_TICK_LENGTH
 const RETRY = { firstMs: 50, maxMs: 1_000 }

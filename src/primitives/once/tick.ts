@@ -1,3 +1,4 @@
+import { checkText } from '../../core/arguments.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
 
 /**
@@ -17,7 +18,10 @@ export function tickOf(context: unknown, nowMs: number, everyMs: number | undefi
     const passed = context as SchedulerContext
     if (context instanceof Date) return isoOf(context)
     if (passed.date instanceof Date) return isoOf(passed.date)
-    if (typeof passed.id === 'string' && typeof passed.timestamp === 'number') return passed.id
+    if (typeof passed.id === 'string' && typeof passed.timestamp === 'number') {
+      checkText('tick', passed.id, MAX_TICK_LENGTH)
+      return passed.id
+    }
     if (typeof passed.currentRun === 'function' && typeof passed.nextRun === 'function') {
       return isoOf(scheduledTime(passed as CronerJob, nowMs))
     }
@@ -31,6 +35,9 @@ export function tickOf(context: unknown, nowMs: number, everyMs: number | undefi
   const graceMs = Math.min(GRACE_MS, everyMs / 2)
   return isoOf(new Date(Math.floor((nowMs + graceMs) / everyMs) * everyMs))
 }
+
+/** Room for the ids of BullMQ's repeated jobs. It bounds the name, so that a name fits with every tick or with none. */
+export const MAX_TICK_LENGTH = 64
 
 interface SchedulerContext extends Partial<CronerJob> {
   date?: unknown

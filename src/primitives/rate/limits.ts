@@ -68,21 +68,23 @@ function limitFrom(argument: string, options: unknown): Limit {
   if (typeof options !== 'object' || options === null) {
     throw new InvalidArgumentError(argument, options, 'an object with limit and periodSeconds')
   }
-  const { limit, periodSeconds, burst = limit } = checkOptions(options as Partial<RateLimitOptions>, OPTIONS, argument)
+  const { limit, periodSeconds, burst = limit } = checkOptions(options as RateLimitOptions, OPTIONS, argument)
   checkWhole(`${argument}.limit`, limit, 1, MAX_UNITS)
   checkWhole(`${argument}.burst`, burst, 1, MAX_UNITS)
-  const periodMs = typeof periodSeconds === 'number' ? periodSeconds * 1_000 : Number.NaN
-  if (!(periodMs >= 1 && periodMs <= MAX_TTL_MS)) {
-    const rule = `a number of seconds from 0.001 to ${MAX_TTL_MS / 1_000}`
-    throw new InvalidArgumentError(`${argument}.periodSeconds`, periodSeconds, rule)
-  }
-  const spacingMs = periodMs / (limit as number)
-  const fullMs = spacingMs * (burst as number)
+  const periodMs = periodMsFrom(`${argument}.periodSeconds`, periodSeconds)
+  const spacingMs = periodMs / limit
+  const fullMs = spacingMs * burst
   // The store remembers the limit for this long.
   if (fullMs > MAX_TTL_MS) {
     throw new InvalidArgumentError(`${argument}.burst`, burst, 'one that comes back within a year at this limit')
   }
-  return { limit: limit as number, periodMs, burst: burst as number, spacingMs, fullMs }
+  return { limit, periodMs, burst, spacingMs, fullMs }
+}
+
+export function periodMsFrom(argument: string, seconds: unknown): number {
+  const periodMs = typeof seconds === 'number' ? seconds * 1_000 : Number.NaN
+  if (periodMs >= 1 && periodMs <= MAX_TTL_MS) return periodMs
+  throw new InvalidArgumentError(argument, seconds, `a number of seconds from 0.001 to ${MAX_TTL_MS / 1_000}`)
 }
 
 const MAX_UNITS = 1_000_000_000
@@ -110,6 +112,17 @@ function standing({ burst, spacingMs, fullMs }: Limit, usedMs: number, blockedMs
   return { remaining: 0, nextAfterSeconds, resetAfterSeconds: Math.max(blockedMs, usedMs) / 1_000 }
 }
 
+/** The same some time later: the times are shorter, the units stay. */
+export function aged(result: RateLimitResult, seconds: number): RateLimitResult {
+  const younger = (time: number): number => Math.max(0, time - seconds)
+  const limits = result.limits.map(({ remaining, nextAfterSeconds, resetAfterSeconds }) => ({
+    remaining,
+    nextAfterSeconds: younger(nextAfterSeconds),
+    resetAfterSeconds: younger(resetAfterSeconds),
+  }))
+  return { ...result, resetAfterSeconds: younger(result.resetAfterSeconds), limits }
+}
+
 /** What `consume` would answer, computed from a look that takes nothing. */
 export function foreseen(answer: RateAnswer, cost: number, limits: readonly Limit[]): RateLimitResult {
   const retryAfterMs = Math.max(
@@ -119,3 +132,26 @@ export function foreseen(answer: RateAnswer, cost: number, limits: readonly Limi
   const allowed = answer.remaining >= cost
   return { ...resultFrom(answer, limits), allowed, retryAfterSeconds: allowed ? 0 : retryAfterMs / 1_000 }
 }
+
+export interface ConsumeOptions {
+  /**
+   * How many units the call takes, all or none. At most the smallest burst.
+   *
+   * @default 1
+   */
+  cost?: number
+}
+
+export interface RateWaitOptions extends ConsumeOptions {
+  /**
+   * How long to wait at most.
+   *
+   * @default 10
+   */
+  blockingTimeoutSeconds?: number
+  /** Ends the wait: the call rejects with an `AbortedError`. */
+  signal?: AbortSignal
+}
+
+export const CONSUME_OPTIONS = optionNames<ConsumeOptions>({ cost: true })
+export const WAIT_OPTIONS = optionNames<RateWaitOptions>({ cost: true, blockingTimeoutSeconds: true, signal: true })

@@ -1,9 +1,8 @@
 import { checkWhole } from '../../core/arguments.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
-import { MAX_TTL_MS } from '../../core/limits.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
 import { type Clock, type Instant, isPast, later } from '../../core/time/clock.ts'
-import type { RateLimitResult } from './limits.ts'
+import { aged, periodMsFrom, type RateLimitResult } from './limits.ts'
 
 export interface LocalShareOptions {
   /** How many units are taken from the store at once. At most the smallest burst. */
@@ -18,25 +17,23 @@ export function checkShare(value: unknown, mostUnits: number): LocalShareOptions
   if (typeof value !== 'object' || value === null) {
     throw new InvalidArgumentError('localShare', value, 'an object with units and forSeconds')
   }
-  const { units, forSeconds } = checkOptions(value as Partial<LocalShareOptions>, OPTIONS, 'localShare')
+  const { units, forSeconds } = checkOptions(value as LocalShareOptions, OPTIONS, 'localShare')
   checkWhole('localShare.units', units, 1, mostUnits)
-  if (!(typeof forSeconds === 'number' && forSeconds >= 0.001 && forSeconds <= MAX_TTL_MS / 1_000)) {
-    const rule = `a number of seconds from 0.001 to ${MAX_TTL_MS / 1_000}`
-    throw new InvalidArgumentError('localShare.forSeconds', forSeconds, rule)
-  }
-  return { units: units as number, forSeconds }
+  periodMsFrom('localShare.forSeconds', forSeconds)
+  return { units, forSeconds }
 }
 
 /**
  * Hands out units from blocks that were taken in advance, so that a key in constant use costs one round trip per block.
- * A call that comes while a block is being fetched waits for that block. If it gets none of it, or if the store has no
- * full block left, the call asks for its own units. So a call costs at most two round trips.
+ * A call for more than what is left fetches a block, and is answered from both. A call that comes meanwhile waits for
+ * that block. If it gets none of it, or if the store has no full block left, the call asks for its own units. So a call
+ * costs at most two round trips. `ask` remembers refusals, so a store without a full block is not asked for one again.
  */
 export class LocalShares {
   readonly #options: LocalShareOptions
   readonly #clock: Clock
   readonly #ask: (key: string, cost: number) => Promise<RateLimitResult>
-  readonly #shares = new Map<string, LocalBudget>()
+  readonly #shares = new Map<string, LocalShare>()
 
   constructor(options: LocalShareOptions, clock: Clock, ask: (key: string, cost: number) => Promise<RateLimitResult>) {
     this.#options = options
@@ -46,16 +43,14 @@ export class LocalShares {
 
   async consume(key: string, cost: number): Promise<RateLimitResult> {
     if (cost > this.#options.units) return this.#ask(key, cost)
-    const known = this.#shares.get(key)
+    const share = this.#shares.get(key) ?? { blocks: [] }
     const now = this.#clock.now()
-    if (known !== undefined && isPast(known.until, now)) known.left = 0
-    const taken = known && this.#take(known, cost)
+    dropPast(share, now)
+    const taken = this.#take(share, cost)
     if (taken !== undefined) return taken
-    const isEmpty = known !== undefined && known.fetching === undefined && !isPast(known.emptyUntil, now)
-    if (isEmpty) return this.#ask(key, cost)
     // Calls that waited for a block get their units even if the block's time was over when it arrived: they are taken.
-    const fetched = await (known?.fetching ?? this.#fetch(key))
-    return this.#take(fetched, cost) ?? this.#ask(key, cost)
+    await (share.fetching ?? this.#fetch(key, share, now))
+    return this.#take(share, cost) ?? this.#ask(key, cost)
   }
 
   /** The key was reset or blocked: units that were taken before are no longer handed out. */
@@ -63,71 +58,54 @@ export class LocalShares {
     this.#shares.delete(key)
   }
 
-  #take(share: LocalBudget, cost: number): RateLimitResult | undefined {
-    if (share.left < cost || share.block === undefined) return undefined
-    const now = this.#clock.now()
-    share.left -= cost
-    const agedSeconds = Math.max(0, now.monotonicMs - share.takenAt.monotonicMs) / 1_000
-    const { block, left } = share
-    return {
-      ...block,
-      remaining: block.remaining + left,
-      resetAfterSeconds: Math.max(0, block.resetAfterSeconds - agedSeconds),
-      limits: block.limits.map((limit) => ({
-        remaining: limit.remaining + left,
-        nextAfterSeconds: Math.max(0, limit.nextAfterSeconds - agedSeconds),
-        resetAfterSeconds: Math.max(0, limit.resetAfterSeconds - agedSeconds),
-      })),
+  /** From the oldest block first. */
+  #take({ blocks, answer }: LocalShare, cost: number): RateLimitResult | undefined {
+    const left = blocks.reduce((sum, block) => sum + block.left, -cost)
+    if (answer === undefined || left < 0) return undefined
+    let missing = cost
+    for (const block of blocks) {
+      const taken = Math.min(block.left, missing)
+      block.left -= taken
+      missing -= taken
     }
+    const { result, askedAt } = answer
+    const now = aged(result, Math.max(0, this.#clock.now().monotonicMs - askedAt.monotonicMs) / 1_000)
+    const limits = now.limits.map((limit) => ({ ...limit, remaining: limit.remaining + left }))
+    return { ...now, remaining: now.remaining + left, limits }
   }
 
-  #fetch(key: string): Promise<LocalBudget> {
-    const takenAt = this.#clock.now()
-    const share: LocalBudget = {
-      left: 0,
-      block: undefined,
-      takenAt,
-      until: takenAt,
-      emptyUntil: takenAt,
-      fetching: undefined,
-    }
+  #fetch(key: string, share: LocalShare, now: Instant): Promise<void> {
+    this.#shares.delete(key)
     if (this.#shares.size >= MAX_SHARES) {
       const [oldest = key] = this.#shares.keys()
       this.#shares.delete(oldest)
     }
-    this.#shares.delete(key)
     this.#shares.set(key, share)
-    share.fetching = this.#fill(share, key).finally(() => {
+    const { units, forSeconds } = this.#options
+    const fetch = async (): Promise<void> => {
+      const result = await this.#ask(key, units)
+      if (!result.allowed) return
+      dropPast(share, this.#clock.now())
+      share.blocks.push({ left: units, until: later(now, forSeconds * 1_000) })
+      share.answer = { result, askedAt: now }
+    }
+    share.fetching = fetch().finally(() => {
       share.fetching = undefined
     })
     return share.fetching
   }
-
-  async #fill(share: LocalBudget, key: string): Promise<LocalBudget> {
-    const { units, forSeconds } = this.#options
-    try {
-      const result = await this.#ask(key, units)
-      if (result.allowed) {
-        Object.assign(share, { left: units, block: result, until: later(share.takenAt, forSeconds * 1_000) })
-      } else {
-        share.emptyUntil = later(share.takenAt, result.retryAfterSeconds * 1_000)
-      }
-      return share
-    } catch (error) {
-      this.#shares.delete(key)
-      throw error
-    }
-  }
 }
 
-interface LocalBudget {
-  left: number
-  block: RateLimitResult | undefined
-  readonly takenAt: Instant
-  until: Instant
-  /** The store has no full block before this time. */
-  emptyUntil: Instant
-  fetching: Promise<LocalBudget> | undefined
+function dropPast(share: LocalShare, now: Instant): void {
+  share.blocks = share.blocks.filter(({ left, until }) => left > 0 && !isPast(until, now))
+}
+
+interface LocalShare {
+  /** What is left of each block, the oldest first. */
+  blocks: { left: number; readonly until: Instant }[]
+  /** The store's answer to the last block. */
+  answer?: { readonly result: RateLimitResult; readonly askedAt: Instant }
+  fetching?: Promise<void> | undefined
 }
 
 /** How many keys can have a share. With more, the rest of the oldest is lost. */

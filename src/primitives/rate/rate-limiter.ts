@@ -1,18 +1,26 @@
-import { checkSignal, checkWhole, waitMsFrom } from '../../core/arguments.ts'
-import type { Holder } from '../../core/claim/holder.ts'
+import { storeOpener } from '../../connect.ts'
+import { checkLockName, checkSignal, checkWhole, waitMsFrom } from '../../core/arguments.ts'
 import type { RateAnswer, RateChange, RateRequest } from '../../core/driver.ts'
 import { ClosedError, InvalidArgumentError, RateLimitedError, StoreError, UnsupportedError } from '../../core/errors.ts'
-import { checkLockName } from '../../core/names.ts'
 import { checkOptions, isReadable, optionNames } from '../../core/options.ts'
 import type { Instant } from '../../core/time/clock.ts'
 import { type Turns, turnsOf } from '../../core/time/turns.ts'
-import { everything } from '../everything.ts'
 import { Instance } from '../instance.ts'
 import type { InstanceOptions } from '../instance-options.ts'
 import { Closable } from '../primitive.ts'
-import { CONSUME_OPTIONS, type ConsumeOptions, type RateWaitOptions, WAIT_OPTIONS } from './call-options.ts'
 import { RateFallback } from './fallback.ts'
-import { foreseen, type Limit, limitsFrom, type RateLimitOptions, type RateLimitResult, resultFrom } from './limits.ts'
+import {
+  CONSUME_OPTIONS,
+  type ConsumeOptions,
+  foreseen,
+  type Limit,
+  limitsFrom,
+  type RateLimitOptions,
+  type RateLimitResult,
+  type RateWaitOptions,
+  resultFrom,
+  WAIT_OPTIONS,
+} from './limits.ts'
 import { checkShare, type LocalShareOptions, LocalShares } from './local-share.ts'
 import { RememberedRefusals } from './remembered-refusals.ts'
 import { RateWaiting } from './waiting.ts'
@@ -87,7 +95,7 @@ export class RateLimiter extends Closable {
    * @throws `InvalidArgumentError`
    */
   constructor(options: RateLimiterOptions) {
-    const instance = new Instance('RateLimiter', options, everything, OPTIONS)
+    const instance = new Instance('RateLimiter', options, storeOpener, OPTIONS)
     super(instance)
     this.#instance = instance
     const { clock } = instance
@@ -187,7 +195,7 @@ export class RateLimiter extends Closable {
   async peek(key: string, options?: ConsumeOptions): Promise<RateLimitResult> {
     const cost = this.#checked(key, options)
     const look = async (): Promise<RateLimitResult> =>
-      foreseen(await this.#request({ name: key, cost: 0, limits: this.#limits }), cost, this.#limits)
+      foreseen((await this.#request({ name: key, cost: 0, limits: this.#limits })).answer, cost, this.#limits)
     const looked =
       this.#fallback === undefined ? look() : this.#fallback.or(look, (other) => other.peek(key, { cost }), cost)
     return this.#turns.settle(looked)
@@ -278,7 +286,7 @@ export class RateLimiter extends Closable {
   }
 
   async #change(key: string, change: RateChange): Promise<void> {
-    const answer = await this.#request({ name: key, cost: 0, limits: this.#limits, change })
+    const { answer } = await this.#request({ name: key, cost: 0, limits: this.#limits, change })
     this.#memory.forget(key)
     this.#shares?.forget(key)
     this.#waiting.wake(key)
@@ -287,34 +295,22 @@ export class RateLimiter extends Closable {
     if (!isDone) throw new UnsupportedError('the driver cannot reset or block a rate: it ignored the change')
   }
 
-  async #request(request: RateRequest): Promise<RateAnswer> {
-    const holder = await this.#instance.open()
-    const answer = await new Promise<RateAnswer>((answered, failed) => holder.consume(request, { answered, failed }))
-    this.#fallback?.answered()
-    return answer
-  }
-
-  #ask(key: string, cost: number): Promise<RateLimitResult> {
+  async #ask(key: string, cost: number): Promise<RateLimitResult> {
     const refusal = this.#memory.refusal(key, cost)
-    if (refusal !== undefined) return Promise.resolve(refusal)
-    const { holder } = this.#instance
-    return holder === undefined ? this.#openAndAsk(key, cost) : this.#send(holder, key, cost)
+    if (refusal !== undefined) return refusal
+    const { answer, sent } = await this.#request({ name: key, cost, limits: this.#limits })
+    const result = resultFrom(answer, this.#limits)
+    if (!result.allowed) this.#memory.note(key, cost, sent, result)
+    return result
   }
 
-  async #openAndAsk(key: string, cost: number): Promise<RateLimitResult> {
-    return this.#send(await this.#instance.open(), key, cost)
-  }
-
-  #send(holder: Holder, key: string, cost: number): Promise<RateLimitResult> {
-    return new Promise((resolve, failed) => {
-      const answered = (answer: RateAnswer, sent: Instant): void => {
-        const result = resultFrom(answer, this.#limits)
-        this.#fallback?.answered()
-        if (!result.allowed) this.#memory.note(key, cost, sent, result)
-        resolve(result)
-      }
-      holder.consume({ name: key, cost, limits: this.#limits }, { answered, failed })
-    })
+  async #request(request: RateRequest): Promise<{ answer: RateAnswer; sent: Instant }> {
+    const holder = this.#instance.holder ?? (await this.#instance.open())
+    const answered = await new Promise<{ answer: RateAnswer; sent: Instant }>((resolve, failed) =>
+      holder.consume(request, { answered: (answer, { sent }) => resolve({ answer, sent }), failed }),
+    )
+    this.#fallback?.answered()
+    return answered
   }
 
   #checked(key: string, options: ConsumeOptions | undefined, known = CONSUME_OPTIONS): number {

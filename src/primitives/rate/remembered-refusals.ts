@@ -1,5 +1,5 @@
 import { type Clock, dueAtMs, type Instant, isPast, later } from '../../core/time/clock.ts'
-import type { Limit, RateLimitResult } from './limits.ts'
+import { aged, type Limit, type RateLimitResult } from './limits.ts'
 
 /**
  * The refusals that this process remembers. Units are never given back, so a refusal is valid until its time has
@@ -52,19 +52,15 @@ export class RememberedRefusals {
     this.#refusals.set(key, { cost, until, askAgain: later(askedAt, MAX_MEMORY_MS), result })
   }
 
-  /** The refusal some time later: the times are shorter, `remaining` stays. A larger cost waits longer. */
+  /** The refusal some time later. A larger cost waits longer. */
   #aged({ result, cost: refused }: Refusal, cost: number, leftMs: number): RateLimitResult {
     const leftSeconds = Math.max(0, leftMs) / 1_000
-    const agedSeconds = Math.max(0, result.retryAfterSeconds - leftSeconds)
-    const younger = (seconds: number): number => Math.max(0, seconds - agedSeconds)
-    const limits = result.limits.map(({ remaining, nextAfterSeconds, resetAfterSeconds }) => ({
-      remaining,
-      nextAfterSeconds: younger(nextAfterSeconds),
-      resetAfterSeconds: younger(resetAfterSeconds),
-    }))
+    const later = aged(result, Math.max(0, result.retryAfterSeconds - leftSeconds))
     const retryAfterSeconds =
-      cost === refused ? leftSeconds : Math.max(leftSeconds, ...limits.map((each, at) => this.#until(each, cost, at)))
-    return { ...result, retryAfterSeconds, resetAfterSeconds: younger(result.resetAfterSeconds), limits }
+      cost === refused
+        ? leftSeconds
+        : Math.max(leftSeconds, ...later.limits.map((each, at) => this.#until(each, cost, at)))
+    return { ...later, retryAfterSeconds }
   }
 
   /** The time until a limit allows this cost: what was taken has to become available again. */

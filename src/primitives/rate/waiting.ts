@@ -1,8 +1,7 @@
 import { AbortedError, OverloadError, RateLimitedError, StoreError } from '../../core/errors.ts'
 import { MAX_PENDING_CLAIMS } from '../../core/limits.ts'
-import { unwatchAbort, watchAbort } from '../../core/time/abort.ts'
-import type { Clock, Timer } from '../../core/time/clock.ts'
-import { queueMicrotask } from '../../core/time/native-time.ts'
+import { onAbort, pause, unlessAborted } from '../../core/time/abort.ts'
+import type { Clock } from '../../core/time/clock.ts'
 import type { RateLimitResult } from './limits.ts'
 
 export interface RateWaitingParts {
@@ -22,135 +21,108 @@ export interface RateWait {
 /** The calls that wait for units. The calls for one key form a queue, and only the first of it asks the store. */
 export class RateWaiting {
   readonly #parts: RateWaitingParts
-  readonly #queues = new Map<string, Set<() => void>>()
-  /** The first call of each queue, while it sleeps until its key has units again. */
-  readonly #sleepers = new Map<string, () => void>()
-  /** The requests in flight. A refusal that was in flight when the key was reset is void. */
-  readonly #asks = new Set<{ readonly key: string; isOld: boolean }>()
-  readonly #waiting = new Set<(error: Error) => void>()
+  readonly #calls = new Set<Call>()
+  /** For each key with a queue: resolves when all calls of the queue have ended. */
+  readonly #ends = new Map<string, Promise<unknown>>()
 
   constructor(parts: RateWaitingParts) {
     this.#parts = parts
   }
 
-  async wait(wait: RateWait): Promise<RateLimitResult> {
-    if (wait.signal?.aborted) throw new AbortedError(`waiting for "${wait.key}"`, wait.signal.reason)
-    if (this.#waiting.size >= MAX_PENDING_CLAIMS) {
+  async wait({ key, cost, waitMs, signal }: RateWait): Promise<RateLimitResult> {
+    const what = `waiting for "${key}"`
+    if (signal?.aborted) throw new AbortedError(what, signal.reason)
+    if (this.#calls.size >= MAX_PENDING_CLAIMS) {
       throw new OverloadError(`${MAX_PENDING_CLAIMS} calls are already waiting in this limiter`)
     }
-    return new Promise((resolve, reject) => this.#wait(wait, resolve, reject))
+    const { clock } = this.#parts
+    const untilMs = clock.now().monotonicMs + waitMs
+    const call: Call = { key, cost, untilMs, over: new AbortController(), changed: new AbortController() }
+    const ended = new Promise<never>((_, reject) => onAbort(call.over.signal, () => reject(call.over.signal.reason)))
+    // For calls that are not first in the queue by then. A call that is asking gets its answer if the store gives one.
+    const onDeadline = (): void => {
+      const { retryAfterSeconds = 0 } = this.#parts.refusal(key, cost) ?? {}
+      if (!call.isAsking) call.over.abort(new RateLimitedError(key, retryAfterSeconds))
+      else deadline = clock.setTimer(onSilence, ANSWER_GRACE_MS, true)
+    }
+    const onSilence = (): void =>
+      call.over.abort(new StoreError(`the store did not answer a wait for "${key}" in time`))
+    let deadline = clock.setTimer(onDeadline, waitMs + DEADLINE_GRACE_MS, true)
+    this.#calls.add(call)
+    try {
+      return await unlessAborted(Promise.race([this.#take(call, ended), ended]), signal, what)
+    } finally {
+      deadline.cancel()
+      this.#calls.delete(call)
+      call.over.abort()
+    }
   }
 
   /** The key may have units earlier than expected. */
   wake(key: string): void {
-    for (const ask of this.#asks) if (ask.key === key) ask.isOld = true
-    this.#sleepers.get(key)?.()
+    for (const call of this.#calls) if (call.key === key) call.changed.abort()
   }
 
   giveUp(error: Error): void {
-    for (const fail of [...this.#waiting]) fail(error)
+    for (const { over } of this.#calls) over.abort(error)
   }
 
-  #wait(
-    { key, cost, waitMs, signal }: RateWait,
-    resolve: (result: RateLimitResult) => void,
-    reject: (error: unknown) => void,
-  ): void {
-    const { clock } = this.#parts
-    const untilMs = clock.now().monotonicMs + waitMs
-    let state: 'queued' | 'asking' | 'sleeping' | 'over' = 'queued'
-    let sleep: Timer | undefined
-    let leave: (() => void) | undefined
-
-    const stopSleeping = (): void => {
-      sleep?.cancel()
-      if (this.#sleepers.get(key) === wakeUp) this.#sleepers.delete(key)
-    }
-    const wakeUp = (): void => {
-      stopSleeping()
-      void ask()
-    }
-    const isOver = (): boolean => state === 'over'
-    const end = (): void => {
-      state = 'over'
-      stopSleeping()
-      deadline.cancel()
-      if (signal !== undefined) unwatchAbort(signal, watcher)
-      this.#waiting.delete(fail)
-      leave?.()
-    }
-    const fail = (error: unknown): void => {
-      if (isOver()) return
-      end()
-      reject(error)
-    }
-    const refuse = (retryAfterSeconds: number): void => fail(new RateLimitedError(key, retryAfterSeconds))
-    const watcher = { aborted: () => fail(new AbortedError(`waiting for "${key}"`, signal?.reason)) }
-
-    const ask = async (): Promise<void> => {
-      if (isOver()) return
-      state = 'asking'
-      const asked = { key, isOld: false }
-      this.#asks.add(asked)
-      try {
-        const result = await this.#parts.consume(key, cost)
-        if (isOver()) return
-        if (result.allowed) {
-          end()
-          resolve(result)
-        } else if (asked.isOld) void ask()
-        else refused(result)
-      } catch (error) {
-        fail(error)
-      } finally {
-        this.#asks.delete(asked)
-      }
-    }
-    const refused = ({ retryAfterSeconds }: RateLimitResult): void => {
-      // Units are never given back, so this is certain unless the key is reset.
-      if (retryAfterSeconds * 1_000 > untilMs - clock.now().monotonicMs) {
-        refuse(retryAfterSeconds)
-      } else if (leave === undefined) {
-        state = 'queued'
-        leave = this.#join(key, ask)
-      } else {
-        state = 'sleeping'
-        this.#sleepers.set(key, wakeUp)
-        sleep = clock.setTimer(wakeUp, Math.ceil(retryAfterSeconds * 1_000), true)
-      }
-    }
-
-    // For calls that are not first in the queue by then. A call that is asking gets its answer if the store gives one.
-    const onDeadline = (): void => {
-      if (state !== 'asking') refuse(this.#parts.refusal(key, cost)?.retryAfterSeconds ?? 0)
-      else deadline = clock.setTimer(onSilence, ANSWER_GRACE_MS, true)
-    }
-    const onSilence = (): void => fail(new StoreError(`the store did not answer a wait for "${key}" in time`))
-    let deadline = clock.setTimer(onDeadline, waitMs + DEADLINE_GRACE_MS, true)
-    if (signal !== undefined) watchAbort(signal, watcher)
-    this.#waiting.add(fail)
-    const known = this.#parts.refusal(key, cost)
-    if (known !== undefined) refused(known)
-    else if (this.#queues.has(key)) leave = this.#join(key, ask)
-    else void ask()
-  }
-
-  /** Calls `lead` once, when all earlier calls have left the queue. Returns a function that leaves the queue. */
-  #join(key: string, lead: () => Promise<void>): () => void {
-    const queue = this.#queues.get(key) ?? new Set()
-    this.#queues.set(key, queue)
-    const turn = (): void => void lead()
-    queue.add(turn)
-    // In a microtask, so that the caller has the returned function first.
-    if (queue.size === 1) queueMicrotask(turn)
-    return () => {
-      const [first] = queue
-      if (!queue.delete(turn)) return
-      const [next] = queue
-      if (next === undefined) this.#queues.delete(key)
-      else if (first === turn) next()
+  async #take(call: Call, ended: Promise<never>): Promise<RateLimitResult> {
+    const { key, cost, over } = call
+    const { clock, refusal } = this.#parts
+    const first = refusal(key, cost) ?? (this.#ends.has(key) ? undefined : await this.#ask(call))
+    if (first?.allowed) return first
+    if (first !== undefined) this.#assertInTime(call, first)
+    await this.#turn(key, ended)
+    for (;;) {
+      const result = await this.#ask(call)
+      if (result.allowed) return result
+      this.#assertInTime(call, result)
+      await pause(clock, Math.ceil(result.retryAfterSeconds * 1_000), over.signal, call.changed.signal)
     }
   }
+
+  /** A refusal that was in flight when the key was reset is void. */
+  async #ask(call: Call): Promise<RateLimitResult> {
+    for (;;) {
+      call.over.signal.throwIfAborted()
+      const changed = new AbortController()
+      Object.assign(call, { changed, isAsking: true })
+      const result = await this.#parts.consume(call.key, call.cost).finally(() => {
+        call.isAsking = false
+      })
+      if (result.allowed || !changed.signal.aborted) return result
+    }
+  }
+
+  /** Units are never given back, so it is certain that they are not there in time, unless the key is reset. */
+  #assertInTime({ key, untilMs }: Call, { retryAfterSeconds }: RateLimitResult): void {
+    if (retryAfterSeconds * 1_000 > untilMs - this.#parts.clock.now().monotonicMs) {
+      throw new RateLimitedError(key, retryAfterSeconds)
+    }
+  }
+
+  /** Joins the queue of the key, and resolves when all earlier calls have ended. */
+  async #turn(key: string, ended: Promise<never>): Promise<void> {
+    const before = this.#ends.get(key)
+    const all = Promise.allSettled([before, ended]).then(() => {
+      if (this.#ends.get(key) === all) this.#ends.delete(key)
+    })
+    this.#ends.set(key, all)
+    await before
+  }
+}
+
+/** A call that waits. */
+interface Call {
+  readonly key: string
+  readonly cost: number
+  readonly untilMs: number
+  /** Aborts when the call ends, with its error. */
+  readonly over: AbortController
+  /** Aborts when the key has changed since the call last asked. */
+  changed: AbortController
+  isAsking?: boolean
 }
 
 /** The timer of a sleep and the deadline may be due at the same time. Then there is still time to ask. */

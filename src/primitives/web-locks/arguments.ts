@@ -1,5 +1,4 @@
-import { domException } from './dom-exception.ts'
-import type { LockGrantedCallback, LockMode, LockOptions } from './types.ts'
+import type { LockGrantedCallback, LockMode, WebLockOptions } from './lock.ts'
 
 export interface Arguments {
   readonly name: string
@@ -16,10 +15,12 @@ export interface RequestOptions {
 
 /**
  * The conversions of WebIDL in their order: the name, the members of the dictionary by name, the callback. Throws
- * `TypeError`, or what the conversion of a value throws. `rest` are the arguments after the second.
+ * `TypeError`, or what the conversion of a value throws.
  */
-export function argumentsFrom(name: unknown, second: unknown, rest: readonly unknown[]): Arguments {
-  const [options, callback] = rest.length === 0 ? [undefined, second] : [second, rest[0]]
+export function argumentsFrom(args: readonly unknown[]): Arguments {
+  if (args.length < 2) throw new TypeError(`request() has 2 required arguments, and got ${args.length}`)
+  const [name, second, third] = args
+  const [options, callback] = args.length === 2 ? [undefined, second] : [second, third]
   // A template throws for a Symbol, as the conversion must. `String` would return its description.
   const converted = { name: `${name as string}`, options: optionsFrom(options) }
   if (typeof callback !== 'function') throw new TypeError('the callback given to request() is not a function')
@@ -30,7 +31,7 @@ export function argumentsFrom(name: unknown, second: unknown, rest: readonly unk
 export function checkRequest(name: string, { ifAvailable, mode, signal, steal }: RequestOptions): void {
   if (name.startsWith('-')) throw notSupported('names that begin with "-" are reserved')
   if (steal && ifAvailable) throw notSupported('steal and ifAvailable exclude each other')
-  if (steal && mode !== 'exclusive') throw notSupported('only an exclusive lock can be stolen')
+  if (steal && mode !== 'exclusive') throw notSupported('steal is only for an exclusive lock')
   if (signal !== undefined && (steal || ifAvailable)) {
     throw notSupported('a signal cannot be given together with steal or ifAvailable')
   }
@@ -41,7 +42,7 @@ function optionsFrom(value: unknown): RequestOptions {
   if (value !== undefined && value !== null && typeof value !== 'object' && typeof value !== 'function') {
     throw new TypeError('the options given to request() are not an object')
   }
-  const options = (value ?? {}) as Readonly<Record<keyof LockOptions, unknown>>
+  const options = (value ?? {}) as Readonly<Record<keyof WebLockOptions, unknown>>
   const ifAvailable = Boolean(options.ifAvailable)
   const mode = modeFrom(options.mode)
   const signal = signalFrom(options.signal)
@@ -70,3 +71,11 @@ function signalFrom(value: unknown): AbortSignal | undefined {
 const isAborted = Object.getOwnPropertyDescriptor(AbortSignal.prototype, 'aborted')?.get as (this: unknown) => boolean
 
 const notSupported = (message: string): DOMException => domException('NotSupportedError', message)
+
+/** A `DOMException` with a `cause`, which those of the platform do not have. */
+export function domException(name: string, message: string, cause?: unknown): DOMException {
+  const exception = new DOMException(message, name)
+  if (cause !== undefined)
+    Object.defineProperty(exception, 'cause', { value: cause, configurable: true, writable: true })
+  return exception
+}

@@ -1,5 +1,43 @@
 import type { Lease } from '../../core/lease/lease.ts'
 
+/** `LockOptions` of the specification, and exported under that name. */
+export interface WebLockOptions {
+  /** @default 'exclusive' */
+  mode?: LockMode | undefined
+  /**
+   * Calls the callback with `null` if the lock is not free. Not together with `steal` or `signal`.
+   *
+   * @default false
+   */
+  ifAvailable?: boolean | undefined
+  /**
+   * Takes the lock from its holder, before all waiters. Exclusive only. Not together with `ifAvailable` or `signal`.
+   *
+   * @default false
+   */
+  steal?: boolean | undefined
+  /** Ends the wait. It has no effect once the lock is granted. */
+  signal?: AbortSignal | undefined
+}
+
+/** The lock is held until the returned promise has settled. `null` only for a request with `ifAvailable`. */
+export type LockGrantedCallback<T> = (lock: Lock | null) => T
+
+/** `LockInfo` of the specification, and exported under that name. */
+export interface WebLockInfo {
+  name: string
+  mode: LockMode
+  /** The client that holds the lock or waits for it: its `holderId`. */
+  clientId: string
+}
+
+export interface LockManagerSnapshot {
+  /** In the order of the grants. On Redis Cluster and Redlock, where servers grant independently, by their clocks. */
+  held: WebLockInfo[]
+  /** In the order of the requests: exact per name and per client, otherwise by the store's clock. */
+  pending: WebLockInfo[]
+}
+
 export type LockMode = 'exclusive' | 'shared'
 
 /** The only way to make a `Lock`. */
@@ -41,7 +79,10 @@ export class Lock {
     return this.#mode
   }
 
-  /** Aborts, with a `LeaseLostError` as its reason, when the lock is stolen or lost before the callback has ended. */
+  /**
+   * Aborts, with a `LeaseLostError` as its reason, when the lock is taken by `steal` or lost before the callback has
+   * ended.
+   */
   get signal(): AbortSignal {
     return this.#lease.signal
   }

@@ -11,16 +11,11 @@ import { MAX_NAME_LENGTH } from '../../core/limits.ts'
  * - A name that is too long becomes `%#` and the SHA-256 of its UTF-16 form. The metadata of the lease then has the
  *   name.
  */
-export function lockNameOf(prefix: string, name: string): string {
-  const lockName = prefix + escaped(name)
-  return lockName.length <= MAX_NAME_LENGTH ? lockName : prefix + HASHED + hashOf(name)
-}
-
-/** The metadata with which others can show the name. Undefined if the lock name is enough. */
-export function nameMetadata(prefix: string, name: string): Metadata | undefined {
+export function storedName(prefix: string, name: string): { lockName: string; metadata?: Metadata } {
   const text = escaped(name)
-  if (prefix.length + text.length <= MAX_NAME_LENGTH) return undefined
-  return { name: text.length <= MAX_KEPT ? text : `${escaped(name.slice(0, MAX_KEPT / 6))}${CUT_OFF}` }
+  if (prefix.length + text.length <= MAX_NAME_LENGTH) return { lockName: prefix + text }
+  const kept = text.length <= MAX_KEPT ? text : `${escaped(name.slice(0, MAX_KEPT / 6))}${CUT_OFF}`
+  return { lockName: prefix + HASHED + hashOf(name), metadata: { name: kept } }
 }
 
 /** The resource name of a lock name. If it is hashed and there is no metadata, the lock name without its prefix. */

@@ -19,62 +19,47 @@ export class RequestOrder {
    * with an `AbortedError` after it has asked the store, the store's answer is still to come. An abort before it has
    * begun rejects with the signal's reason.
    */
-  run<T>(lockName: string, request: OrderedRequest, begin: (progress: Progress) => Promise<T>): Promise<T> {
-    const { signal, waits } = request
+  async run<T>(
+    lockName: string,
+    { signal, waits }: OrderedRequest,
+    begin: (progress: Progress) => Promise<T>,
+  ): Promise<T> {
     const lane = this.#lanes.get(lockName) ?? this.#openLane(lockName)
-    return new Promise((resolve, reject) => {
-      let placed = (): void => {}
-      this.#track(
-        new Promise((done) => {
-          placed = done
-        }),
-      )
-      let stopListening: (() => void) | undefined
-      const start = (): void => {
-        stopListening?.()
-        lane.busy += 1
-        let told = false
-        const once = (): void => {
-          if (told) return
-          told = true
-          placed()
-          this.#left(lockName, lane)
-        }
-        if (signal?.aborted) {
-          once()
-          return
-        }
-        // The reason of an abort can be anything. It does not show whether the store was asked.
-        let asked = false
-        const progress = {
-          asked() {
-            asked = true
-          },
-          placed: once,
-          unanswered: () => {
-            placed()
-            if (!told) this.#failing(lane)
-          },
-        }
-        begin(progress).then(
-          (result) => {
-            resolve(result)
-            once()
-          },
-          (error: unknown) => {
-            reject(error)
-            if (!asked || !(error instanceof AbortedError)) once()
-          },
-        )
-      }
-      if (lane.open || (lane.failing && !waits)) {
-        start()
-        return
-      }
-      lane.waiting.push({ start, waits, placed })
-      if (lane.failing) placed()
-      stopListening = signal && onAbort(signal, () => reject(signal.reason))
-    })
+    let placed = (): void => {}
+    this.#track(
+      new Promise<void>((done) => {
+        placed = done
+      }),
+    )
+    if (lane.open || (lane.failing && !waits)) lane.busy += 1
+    else await waitInLane(lane, { signal, waits, placed })
+    let isPlaced = false
+    const once = (): void => {
+      if (isPlaced) return
+      isPlaced = true
+      placed()
+      this.#left(lockName, lane)
+    }
+    // The reason of an abort can be anything. It does not show whether the store was asked.
+    let asked = false
+    const progress = {
+      asked() {
+        asked = true
+      },
+      placed: once,
+      unanswered: () => {
+        placed()
+        if (!isPlaced) this.#failing(lane)
+      },
+    }
+    try {
+      const result = await begin(progress)
+      once()
+      return result
+    } catch (error) {
+      if (!asked || !(error instanceof AbortedError)) once()
+      throw error
+    }
   }
 
   /** Later requests for this name are sent after this work. */
@@ -82,12 +67,7 @@ export class RequestOrder {
     const lane = this.#lanes.get(lockName) ?? this.#openLane(lockName)
     lane.open = false
     lane.busy += 1
-    this.#track(
-      work.then(
-        () => {},
-        () => {},
-      ),
-    )
+    this.#track(work)
     try {
       await work
     } finally {
@@ -102,10 +82,11 @@ export class RequestOrder {
     await Promise.all(this.#unplaced)
   }
 
-  #track(work: Promise<void>): void {
-    const tracked = work.then(() => {
-      this.#unplaced.delete(tracked)
-    })
+  #track(work: Promise<unknown>): void {
+    const tracked = work.then(
+      () => void this.#unplaced.delete(tracked),
+      () => void this.#unplaced.delete(tracked),
+    )
     this.#unplaced.add(tracked)
   }
 
@@ -150,6 +131,26 @@ export class RequestOrder {
       }),
     )
   }
+}
+
+/** Resolves when the earlier requests have a place. Rejects with the reason of the signal if that aborts before. */
+function waitInLane(lane: Lane, { signal, waits, placed }: OrderedRequest & { placed: () => void }): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const start = (): void => {
+      stopListening?.()
+      lane.busy += 1
+      resolve()
+    }
+    const waiting = { start, waits, placed }
+    lane.waiting.push(waiting)
+    if (lane.failing) placed()
+    const leave = (reason: unknown): void => {
+      lane.waiting = lane.waiting.filter((each) => each !== waiting)
+      placed()
+      reject(reason)
+    }
+    const stopListening = signal && onAbort(signal, () => leave(signal.reason))
+  })
 }
 
 export interface Progress {

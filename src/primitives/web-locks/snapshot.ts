@@ -1,17 +1,17 @@
-import { madeBefore } from '../../core/claim/chain.ts'
 import type { Holder } from '../../core/claim/holder.ts'
 import { isWaitMarker } from '../../core/deadlock/wait-marker.ts'
 import type { LeaseRecord, Metadata, WaiterRecord } from '../../core/driver.ts'
+import { madeBefore } from '../../core/lease/chain.ts'
 import { fitsBeside, type LockShare } from '../../core/lock-share.ts'
 import { readPages } from '../../core/pages.ts'
+import type { LockManagerSnapshot, WebLockInfo } from './lock.ts'
 import { resourceNameOf } from './names.ts'
-import type { LockInfo, LockManagerSnapshot } from './types.ts'
 
 export interface SnapshotParts {
   readonly holder: Holder
   readonly prefix: string
   /** The requests of this manager that wait, for a store without a queue. */
-  readonly pending: Iterable<Omit<LockInfo, 'clientId'>>
+  readonly pending: Iterable<Omit<WebLockInfo, 'clientId'>>
   /** This manager's resource names that are too long for a lock name, by lock name. */
   readonly longNames: ReadonlyMap<string, string>
 }
@@ -28,7 +28,7 @@ export async function snapshot({ holder, prefix, pending, longNames }: SnapshotP
   // Only leases have metadata. A waiter has the same resource name as the lease that it waits for.
   const kept = new Map<string, Metadata>()
   for (const { lockName, metadata } of leases) if (metadata !== undefined) kept.set(lockName, metadata)
-  const infoOf = ({ lockName, mode, holderId }: LeaseRecord | WaiterRecord): LockInfo => ({
+  const infoOf = ({ lockName, mode, holderId }: LeaseRecord | WaiterRecord): WebLockInfo => ({
     name: longNames.get(lockName) ?? resourceNameOf(prefix, lockName, kept.get(lockName)),
     mode,
     clientId: holderId,

@@ -1,5 +1,5 @@
 import type { LeaseRef, Reopen } from '../driver.ts'
-import type { RenewerStart, RenewMode } from './renewer.ts'
+import type { Loss, RenewerStart, RenewMode } from './renewer.ts'
 import type { Slot } from './shared-deadlines.ts'
 
 export interface WorkerStart {
@@ -15,13 +15,12 @@ export type ToWorker =
   | {
       readonly type: 'start'
       readonly slot: Slot
-      readonly ref: LeaseRef & { readonly fencingToken: number }
+      readonly ref: Required<LeaseRef>
       readonly ttlMs: number
       readonly start: RenewerStart
       readonly maxHoldMs: number
     }
   | RenewRequest
-  | { readonly type: 'check'; readonly id: string }
   | { readonly type: 'end'; readonly id: string }
 
 export interface RenewRequest {
@@ -29,20 +28,21 @@ export interface RenewRequest {
   readonly id: string
   readonly call: number
   readonly ttlMs: number
-  readonly mode: RenewMode
+  readonly mode: RenewMode | 'confirm'
 }
 
 export type FromWorker =
   | RenewAnswerMessage
   /** All code has been loaded, and the driver is open. */
   | { readonly type: 'opened' }
-  | { readonly type: 'ended'; readonly id: string }
+  /** `unansweredMs`: the shortest TTL that was sent and never answered. Undefined: the lease was lost before. */
+  | { readonly type: 'ended'; readonly id: string; readonly unansweredMs: number | undefined }
   | { readonly type: 'renewed'; readonly id: string; readonly tookMs: number }
-  | { readonly type: 'lost'; readonly id: string; readonly reason: string }
+  | { readonly type: 'lost'; readonly id: string; readonly loss: Loss }
   | { readonly type: 'renewal failed'; readonly id: string; readonly error: string }
 
 /** The answer to the `RenewRequest` with the same `call`. */
-export interface RenewAnswerMessage extends RenewAnswer {
+interface RenewAnswerMessage extends RenewAnswer {
   readonly type: 'renew answer'
   readonly call: number
 }

@@ -2,9 +2,11 @@ import { MAX_CHAIN_DEPTH } from '../limits.ts'
 import type { Random } from '../time/random.ts'
 
 /**
- * The callback of a lease, as the claims made inside it see it: their ids begin with the id of that lease's claim. So a
- * client that inspects the store can tell which leases cannot be released before which waiters are served. Nothing else
- * has to be stored for that.
+ * Makes the ids of claims. They are unique across all processes.
+ *
+ * A chain is the callback of a lease, as the claims made inside it see it: their ids begin with the id of that lease's
+ * claim. So a client that inspects the store can tell which leases cannot be released before which waiters are served.
+ * Nothing else has to be stored for that. The claims outside of any callback have a chain, too: that of their instance.
  *
  * Only ancestors count. A callback may run branches in parallel, or a complete server: that one branch holds a lock for
  * which another one waits does not mean that either is stuck. Two tasks of one instance are not related either.
@@ -20,6 +22,11 @@ export class Chain {
     this.#random = random
   }
 
+  /** Its id is the prefix of all ids of the instance: their claims can be put in order. */
+  static ofInstance(random: Random): Chain {
+    return new Chain(random.id().slice(0, PREFIX_LENGTH), random)
+  }
+
   /** For a claim that is made inside the callback. */
   nextClaimId(): string {
     this.#count += 1
@@ -30,7 +37,7 @@ export class Chain {
     return `${parent}.${part}`
   }
 
-  /** The one callback of several leases that are acquired together inside this callback. */
+  /** The one callback of several leases that are acquired together. */
   newSharedChain(): Chain {
     return new Chain(this.nextClaimId(), this.#random)
   }
@@ -47,9 +54,22 @@ export class Chain {
  * random bits prevent a client that has seen other ids of the instance, in messages for example, from guessing the id
  * of a waiting claim and forging messages to it.
  */
-export const claimPart = (count: number, random: Random): string =>
+const claimPart = (count: number, random: Random): string =>
   `${count.toString(36)}-${random.id().slice(0, SECRET_LENGTH)}`
 
+/**
+ * Whether the claim was made in this chain, and shares its callback with no other. Only then what is claimed in a
+ * callback of its lease is made under this chain, too.
+ */
+export function isIn(chain: Chain, claimId: string): boolean {
+  const lastPart = claimId.lastIndexOf('.')
+  return claimId.slice(0, lastPart) === chain.id && !claimId.includes(MEMBER, lastPart)
+}
+
+/** Whether the claim was made outside of any callback. */
+export const isOutermost = (claimId: string): boolean => depthOf(claimId) === 1
+
+const PREFIX_LENGTH = 6
 const SECRET_LENGTH = 12
 const MEMBER = '+'
 

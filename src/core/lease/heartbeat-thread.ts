@@ -1,11 +1,12 @@
 import type { Worker } from 'node:worker_threads'
 import { StoreError, UnsupportedError } from '../errors.ts'
+import { settlesWithin } from '../time/abort.ts'
 import { backoffMs } from '../time/backoff.ts'
 import type { Instant, Timer } from '../time/clock.ts'
 import { queueMicrotask } from '../time/native-time.ts'
-import { settlesWithin } from '../time/timeout.ts'
 import { trustedUntil } from './deadline.ts'
-import { createHeartbeat } from './local-renewer.ts'
+import { createHeartbeat, type LocalHeartbeat } from './local-renewer.ts'
+import { type HeartbeatThread, RemoteRenewer } from './remote-renewer.ts'
 import type {
   Heartbeat,
   HeartbeatParts,
@@ -15,9 +16,8 @@ import type {
   RenewerStart,
   RenewMode,
 } from './renewer.ts'
-import type { FromWorker, RenewAnswer, ToWorker, WorkerStart } from './renewer-messages.ts'
 import { type Slot, SlotPool } from './shared-deadlines.ts'
-import { type RenewerThread, ThreadRenewer, takeOverAtMs } from './thread-renewer.ts'
+import type { FromWorker, RenewAnswer, ToWorker, WorkerStart } from './thread-messages.ts'
 
 export interface ThreadOptions {
   readonly callTimeoutMs: number
@@ -40,7 +40,7 @@ export interface ThreadOptions {
  */
 export function threadHeartbeat(options: ThreadOptions): (parts: HeartbeatParts) => Heartbeat {
   // In a bundle this is the URL of the bundle, or undefined.
-  if (!/\/renewer-thread\.[jt]s$/.test(import.meta.url ?? '')) throw new UnsupportedError(BUNDLED)
+  if (!/\/heartbeat-thread\.[jt]s$/.test(import.meta.url ?? '')) throw new UnsupportedError(BUNDLED)
   return (parts) => new ThreadHeartbeat(parts, options)
 }
 
@@ -48,22 +48,22 @@ const BUNDLED =
   'heartbeatThread does not work in a bundle, because the thread is started from a file of the package. ' +
   'Configure the bundler to treat holdfast as external, or remove heartbeatThread'
 
-class ThreadHeartbeat implements Heartbeat, RenewerThread {
-  readonly local: Heartbeat
+class ThreadHeartbeat implements Heartbeat, HeartbeatThread {
+  readonly local: LocalHeartbeat
   readonly #parts: HeartbeatParts
   readonly #stalledAfterMs: number
   readonly #lastAlive = new BigInt64Array(new SharedArrayBuffer(8))
   readonly #slots = new SlotPool()
-  readonly #renewers = new Map<string, ThreadRenewer>()
+  readonly #renewers = new Map<string, RemoteRenewer>()
   /**
    * Leases that have ended here, until the worker confirms it. Before that the worker may still write into their slots.
    */
-  readonly #ending = new Map<string, { readonly slot: Slot; ended(): void }>()
+  readonly #ending = new Map<string, { readonly slot: Slot; ended(unansweredMs: number | undefined): void }>()
   readonly #calls = new Map<number, { readonly id: string; answer(answer: RenewAnswer): void }>()
   readonly #start: WorkerStart
   /** Started with the first lease: a claim that is refused needs no thread. */
   #worker: Worker | undefined
-  /** Resolves when the worker has loaded its code, or has ended. */
+  /** Resolves when the worker has opened its driver, or has ended. */
   #opened: Promise<void> = Promise.resolve()
   #confirmOpened = (): void => {}
   #aliveTimer: Timer | undefined
@@ -74,7 +74,7 @@ class ThreadHeartbeat implements Heartbeat, RenewerThread {
   #closed = false
 
   constructor(parts: HeartbeatParts, { callTimeoutMs, stalledAfterMs }: ThreadOptions) {
-    const { reopen } = parts.store.driver
+    const reopen = parts.store.driver.extensions?.reopen
     if (reopen === undefined) throw new Error('the holder accepts a thread only with a driver that has `reopen`')
     this.#parts = parts
     this.local = createHeartbeat(parts)
@@ -83,58 +83,49 @@ class ThreadHeartbeat implements Heartbeat, RenewerThread {
   }
 
   createRenewer(lease: Renewable, start: RenewerStart, options: RenewerOptions): Renewer {
-    const { sent, grantedMs, answered, unansweredMs } = start
-    const deadline = trustedUntil(sent, grantedMs)
-    const mayUseWorker = !this.#closed && options.heartbeat && answered.monotonicMs >= this.#restartAtMs
-    // Undefined if the grant arrived so late that the worker could not renew it in time.
-    const atMs = mayUseWorker ? takeOverAtMs(deadline, lease.ttlMs, this.#parts.clock.now()) : undefined
-    if (atMs === undefined || !this.#hasWorker()) return this.local.createRenewer(lease, start, options)
-    const slot = this.#slots.allocate(deadline)
-    const { maxHoldMs } = options
-    const stopsAtMs = sent.monotonicMs + maxHoldMs
-    const own = { ...options, slot, takeOverAtMs: atMs, stopsAtMs, unansweredMs }
-    const renewer = new ThreadRenewer(this, this.#parts, lease, own)
-    this.#renewers.set(lease.ref.claimId, renewer)
-    this.#reportAlive()
-    this.#post({ type: 'start', slot, ref: lease.ref, ttlMs: lease.ttlMs, start, maxHoldMs })
-    return renewer
+    return new RemoteRenewer(this, this.#parts, lease, start, options)
   }
 
-  forget({ ref: { claimId } }: Renewable, slot: Slot): Promise<void> {
-    if (!this.#renewers.delete(claimId)) return Promise.resolve()
+  start(renewer: RemoteRenewer, start: RenewerStart, maxHoldMs: number): Slot | undefined {
+    const { ref, ttlMs } = renewer.lease
+    const mayUseWorker = !this.#closed && start.answered.monotonicMs >= this.#restartAtMs
+    // The worker may not have forgotten an earlier lease of this claim, which was handed over and came back.
+    if (!mayUseWorker || this.#ending.has(ref.claimId) || !this.#hasWorker()) return undefined
+    const slot = this.#slots.allocate(trustedUntil(start.sent, start.grantedMs))
+    this.#renewers.set(ref.claimId, renewer)
+    this.#reportAlive()
+    this.#post({ type: 'start', slot, ref, ttlMs, start, maxHoldMs })
+    return slot
+  }
+
+  forget({ ref: { claimId } }: Renewable, slot: Slot): Promise<number | undefined> {
+    if (!this.#renewers.delete(claimId)) return Promise.resolve(undefined)
     if (this.#renewers.size === 0) this.#aliveTimer?.cancel()
     if (this.#worker === undefined) {
       this.#slots.free(slot)
-      return Promise.resolve()
+      return Promise.resolve(undefined)
     }
     this.#post({ type: 'end', id: claimId })
     // A caller that waits for an extension must not wait for a worker that may hang.
     for (const { id, answer } of [...this.#calls.values()]) if (id === claimId) answer({ renewed: false })
     return new Promise((ended) => {
       this.#ending.set(claimId, { slot, ended })
-      this.#updateRef()
     })
   }
 
-  renew(id: string, ttlMs: number, mode: RenewMode): Promise<boolean> {
+  renew(id: string, ttlMs: number, mode: RenewMode | 'confirm'): Promise<boolean> {
     if (this.#worker === undefined) return Promise.reject(new StoreError('the heartbeat thread has ended'))
     return new Promise((resolve, reject) => {
       this.#lastCall += 1
       const call = this.#lastCall
       const answer = ({ renewed, error }: RenewAnswer): void => {
         this.#calls.delete(call)
-        this.#updateRef()
         if (error === undefined) resolve(renewed)
         else reject(new StoreError(error))
       }
       this.#calls.set(call, { id, answer })
       this.#post({ type: 'renew', id, call, ttlMs, mode })
-      this.#updateRef()
     })
-  }
-
-  check(id: string): void {
-    if (this.#renewers.has(id)) this.#post({ type: 'check', id })
   }
 
   async close(): Promise<void> {
@@ -171,14 +162,8 @@ class ThreadHeartbeat implements Heartbeat, RenewerThread {
     }
   }
 
-  /** The thread keeps the process alive only while a caller waits for its answer. */
-  #updateRef(): void {
-    if (this.#calls.size > 0 || this.#ending.size > 0) this.#worker?.ref()
-    else this.#worker?.unref()
-  }
-
   #startWorker(): Worker {
-    const file = new URL('./renewer-worker.js', import.meta.url)
+    const file = new URL('./heartbeat-thread-entry.js', import.meta.url)
     // Imported when it is needed: it would be a tenth of the time that an import of the package takes.
     const { Worker } = process.getBuiltinModule('node:worker_threads')
     const worker = new Worker(file, { workerData: this.#start, name: 'holdfast-heartbeat' })
@@ -189,7 +174,8 @@ class ThreadHeartbeat implements Heartbeat, RenewerThread {
     worker.on('message', (message: FromWorker) => this.#receive(message))
     worker.on('error', (error) => this.#takeOver(worker, error))
     worker.on('exit', (code) => this.#takeOver(worker, new Error(`the heartbeat thread ended with code ${code}`)))
-    // After the listeners: adding the first one makes the worker keep the process alive again.
+    // A thread that hangs must not keep the process alive. A caller that waits for it has a timer that does. After the
+    // listeners: adding the first one makes the worker keep the process alive again.
     worker.unref()
     return worker
   }
@@ -207,14 +193,13 @@ class ThreadHeartbeat implements Heartbeat, RenewerThread {
       const ending = this.#ending.get(message.id)
       this.#ending.delete(message.id)
       if (ending !== undefined) this.#slots.free(ending.slot)
-      ending?.ended()
-      this.#updateRef()
+      ending?.ended(message.unansweredMs)
       return
     }
     const lease = this.#renewers.get(message.id)?.lease
     if (lease === undefined) return
     if (message.type === 'lost') {
-      lease.lose(message.reason)
+      lease.lose(message.loss)
       return
     }
     // No event follows the loss of a lease.
@@ -233,7 +218,7 @@ class ThreadHeartbeat implements Heartbeat, RenewerThread {
     for (const { answer } of [...this.#calls.values()]) answer({ renewed: false, error: cause.message })
     for (const { slot, ended } of this.#ending.values()) {
       this.#slots.free(slot)
-      ended()
+      ended(undefined)
     }
     this.#ending.clear()
   }
@@ -255,7 +240,10 @@ class ThreadHeartbeat implements Heartbeat, RenewerThread {
     this.#settleAll(cause)
     const renewers = [...this.#renewers.values()]
     this.#renewers.clear()
-    for (const renewer of renewers) this.#slots.free(renewer.renewLocally(now))
+    for (const renewer of renewers) {
+      const slot = renewer.renewLocally(now)
+      if (slot !== undefined) this.#slots.free(slot)
+    }
   }
 
   #postponeRestart(): Instant {

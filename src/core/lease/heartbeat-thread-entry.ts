@@ -1,15 +1,16 @@
-/** The worker's side of `renewer-thread.ts`: the same heartbeat, with its own driver and its own event loop. */
+/** The worker's side of `heartbeat-thread.ts`: the same heartbeat, with its own driver and its own event loop. */
 import { parentPort, workerData } from 'node:worker_threads'
 import type { Driver, LeaseRef } from '../driver.ts'
 import { Emitter } from '../events.ts'
+import { messageOf } from '../foreign-errors.ts'
 import { StoreClient } from '../store/store-client.ts'
 import { isPast, systemClock } from '../time/clock.ts'
 import { systemRandom } from '../time/random.ts'
 import { Scheduler } from '../time/scheduler.ts'
-import { createHeartbeat } from './local-renewer.ts'
-import { NOT_RENEWED, type Renewable, type Renewer, type RenewMode } from './renewer.ts'
-import type { FromWorker, RenewRequest, ToWorker, WorkerStart } from './renewer-messages.ts'
-import { publishDeadline, type Slot } from './shared-deadlines.ts'
+import { createHeartbeat, type LocalRenewer } from './local-renewer.ts'
+import { type Loss, NOT_RENEWED, type Renewable, type RenewMode } from './renewer.ts'
+import { publishDeadline, publishLoss, type Slot } from './shared-deadlines.ts'
+import type { FromWorker, RenewRequest, ToWorker, WorkerStart } from './thread-messages.ts'
 
 const { reopen, callTimeoutMs, stalledAfterMs, lastAlive } = workerData as WorkerStart
 const clock = systemClock
@@ -45,8 +46,8 @@ const heartbeat = createHeartbeat({
 class WorkerLease implements Renewable {
   readonly slot: Slot
   readonly ttlMs: number
-  readonly ref: LeaseRef & { readonly fencingToken: number }
-  readonly #renewer: Renewer
+  readonly ref: Required<LeaseRef>
+  readonly #renewer: LocalRenewer
   #ended = false
 
   constructor({ slot, ref, ttlMs, start, maxHoldMs }: ToWorker & { type: 'start' }) {
@@ -66,20 +67,18 @@ class WorkerLease implements Renewable {
     return !this.#ended
   }
 
-  renew(ttlMs: number, mode: RenewMode): Promise<boolean> {
-    return this.#renewer.renew(ttlMs, mode)
+  async renew(ttlMs: number, mode: RenewMode | 'confirm'): Promise<boolean> {
+    if (mode !== 'confirm') return this.#renewer.renew(ttlMs, mode)
+    // For no less than the main thread knows of.
+    return (await this.#renewer.confirm(ttlMs)) === true && this.held
   }
 
-  check(): void {
-    this.#renewer.check()
-  }
-
-  lose(reason: string): void {
+  lose({ kind, message }: Loss): void {
     if (this.#ended) return
-    // The main thread reads this: `held` is false there at once, before any message arrives.
-    publishDeadline(this.slot, LONG_AGO)
+    publishLoss(this.slot, { kind, message })
     void this.end()
-    post({ type: 'lost', id: this.ref.claimId, reason })
+    // Without the cause, which may be something that cannot be sent to another thread.
+    post({ type: 'lost', id: this.ref.claimId, loss: { kind, message } })
   }
 
   end(): Promise<unknown> | undefined {
@@ -87,21 +86,24 @@ class WorkerLease implements Renewable {
     leases.delete(this.ref.claimId)
     return this.#renewer.end()
   }
-}
 
-const LONG_AGO = { monotonicMs: 0, wallMs: 0 }
+  /** The shortest TTL that was sent and never answered. */
+  get unansweredMs(): number {
+    return this.#renewer.unansweredMs
+  }
+}
 
 const post = (message: FromWorker): void => parentPort?.postMessage(message)
 
 receive = (message) => {
   if (message.type === 'start') leases.set(message.ref.claimId, new WorkerLease(message))
   else if (message.type === 'renew') void renew(message)
-  else if (message.type === 'check') leases.get(message.id)?.check()
   else {
     // `ended` is sent only when no renewal of the lease is in flight. The main thread then gives the slot to another
     // lease, and may send a last request for this lease itself.
-    const ended = leases.get(message.id)?.end() ?? Promise.resolve()
-    void ended.then(() => post({ type: 'ended', id: message.id }))
+    const lease = leases.get(message.id)
+    const ended = lease?.end() ?? Promise.resolve()
+    void ended.then(() => post({ type: 'ended', id: message.id, unansweredMs: lease?.unansweredMs }))
   }
 }
 
@@ -118,8 +120,6 @@ events.on('renewed', ({ claimId, tookMs }) => post({ type: 'renewed', id: claimI
 events.on('renewalFailed', ({ claimId, error }) => {
   post({ type: 'renewal failed', id: claimId, error: messageOf(error) })
 })
-
-const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
 
 post({ type: 'opened' })
 for (const message of early) receive(message)
