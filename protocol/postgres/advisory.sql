@@ -129,6 +129,13 @@ SELECT pg_cancel_backend($1) AS canceled, pg_backend_pid()::text AS pid
 PREPARE :"name" AS
 SELECT pg_backend_pid()::text AS pid
 
+-- name: prove
+-- Outputs: pid, as ping; raised, whether a client has the flag of forced releases (below). Takes the flag exclusively
+--          until the end of its transaction, which has only this statement. If two holders do that at the same time,
+--          one of them looks for requests without need
+PREPARE :"name" AS
+SELECT pg_backend_pid()::text AS pid, NOT pg_try_advisory_xact_lock(7813544519228563563) AS raised
+
 -- name: own_locks
 -- Outputs: key of each lock that this connection holds
 SELECT (classid::bigint << 32 | objid::bigint)::text AS key FROM pg_locks
@@ -136,7 +143,7 @@ WHERE locktype = 'advisory' AND objsubid = 1 AND pid = pg_backend_pid() AND gran
 
 -- name: locks
 -- Inputs:  keys, or NULL for all
--- Outputs: each lock that is held or waited for, with the last statement of its connection. Not the flag of a break,
+-- Outputs: each lock that is held or waited for, with the last statement of its connection. Not the flag of requests,
 --          which holders have for a moment when they look
 -- Connections are read one by one: the view of all of them costs several times as much.
 PREPARE :"name" (bigint[]) AS
@@ -172,17 +179,12 @@ SELECT true AS got FROM (SELECT CASE WHEN $2::text::boolean THEN pg_advisory_xac
 SELECT CASE WHEN $2::text::boolean THEN pg_try_advisory_xact_lock_shared($1::text::bigint)
   ELSE pg_try_advisory_xact_lock($1::text::bigint) END AS got
 
--- Ending a lease by force. The client that wants it ended takes, exclusively, the key of the text `holdfast:break:` +
--- claim id + `:` + token for each lease, and then, shared, the flag 7813544519228563563. It keeps them until the holder
--- has let go. So nothing is sent that could be forged: the holder reads from the server who asks, and lets go only for
--- a role that could end its session anyway.
+-- Ending a lease by force. The client that wants it ended takes, exclusively, the key of the text
+-- `holdfast:force-release:` + claim id + `:` + token for each lease, and then, shared, the flag 7813544519228563563. It
+-- keeps them until the holder has let go. So nothing is sent that could be forged: the holder reads from the server who
+-- asks, and lets go only for a role that could end its session anyway.
 
--- name: break_flag
--- Outputs: raised, whether a client has the flag. Takes it exclusively until the end of its transaction, which has only
---          this statement. If two holders do that at the same time, one of them looks for requests without need
-SELECT NOT pg_try_advisory_xact_lock(7813544519228563563) AS raised
-
--- name: break_requests
+-- name: release_requests
 -- Outputs: key and role of each request whose client may end the sessions of this role
 WITH locks AS MATERIALIZED (
   SELECT pid, mode, classid::bigint << 32 | objid::bigint AS key FROM pg_locks
@@ -207,7 +209,7 @@ FROM pg_stat_activity AS activity JOIN pg_roles AS them ON them.oid = activity.u
   JOIN pg_roles AS me ON me.rolname = session_user
 WHERE activity.pid = ANY ($1::text::integer[])
 
--- name: request_break
+-- name: request_release
 -- Inputs:  keys of requests. Before raise_flag: a holder that sees the flag finds the requests
 -- Outputs: requested, how many of them this connection has now
 SELECT count(*) FILTER (WHERE pg_try_advisory_lock(key))::text AS requested
@@ -220,17 +222,17 @@ SELECT pg_try_advisory_lock_shared(7813544519228563563) AS raised
 -- name: lower_flag
 SELECT pg_advisory_unlock_shared(7813544519228563563) AS lowered
 
--- name: withdraw_break
+-- name: withdraw_request
 -- Inputs:  keys of requests
 SELECT count(pg_advisory_unlock(key))::text AS withdrawn FROM unnest($1::text::bigint[]) AS asked (key)
 
--- name: log_break
+-- name: log_force_release
 -- Inputs: a text for the log of the server
-SELECT set_config('holdfast.break', $1::text, false)
+SELECT set_config('holdfast.force_release', $1::text, false)
 
 -- name: write_log
--- After log_break. Every role may do this, and the log shows the role
-DO $$ BEGIN RAISE LOG 'holdfast: %', current_setting('holdfast.break'); END $$
+-- After log_force_release. Every role may do this, and the log shows the role
+DO $$ BEGIN RAISE LOG 'holdfast: %', current_setting('holdfast.force_release'); END $$
 
 -- name: end_session
 -- Inputs:  pid of a session; the key of a lock; the token of the session's last grant, as the statement locks returns

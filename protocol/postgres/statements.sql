@@ -17,7 +17,7 @@ CALL :"schema".holdfast_call_acquire_one($1::text, $2::text, $3::text, $4::text:
 CALL :"schema".holdfast_call_acquire_groups($1::text::text[], $2::text::text[], $3::text::text[], $4::text::text[],
   $5::text::float8[], $6::text::text[], $7::text::boolean, NULL, NULL, NULL, NULL, NULL, NULL, NULL)
 
--- name: steal
+-- name: acquire_by_force
 -- Inputs and outputs: as holdfast_steal in 0010-steal.sql
 CALL :"schema".holdfast_call_steal($1::text, $2::text, $3::text, $4::text::float8, $5::text, $6::text::boolean,
   $7::text::bigint, NULL, NULL)
@@ -42,20 +42,6 @@ SELECT :"schema".holdfast_key() AS key
 -- name: inspect
 -- Inputs: lock name, prefix, after, page size. Outputs: page, as holdfast_inspect
 SELECT :"schema".holdfast_inspect($1::text, $2::text, $3::text, $4::text::integer)::text AS page
-
--- name: forced
--- Inputs: the id of a row of holdfast_forced_releases, 0 at first
--- Outputs: recent, the rows after it of the last 10 s, as JSON [[id, claim id, released by], …]; done, the id to pass
--- the next time. Rows become visible in another order than their ids, but never 10 s late: no call waits that long.
--- If the table was emptied, ids may begin again, and so does done.
-SELECT CASE WHEN EXISTS (SELECT FROM :"schema".holdfast_forced_releases WHERE id >= $1::text::bigint)
-    THEN coalesce(max(id) FILTER (WHERE NOT is_recent), $1::text::bigint) ELSE 0 END::text AS done,
-  coalesce(json_agg(json_build_array(id::text, claim_id, left(released_by, 255))) FILTER (WHERE is_recent), '[]')::text
-    AS recent
-FROM (
-  SELECT id, claim_id, released_by, released_at > clock_timestamp() - interval '10 s' AS is_recent
-  FROM :"schema".holdfast_forced_releases WHERE id > $1::text::bigint ORDER BY id DESC LIMIT 1000
-) AS rows
 
 -- name: consume
 -- Inputs and outputs: as holdfast_consume in 0007-rates.sql

@@ -25,11 +25,11 @@
 --                        Adjacent entries with the same group id, each on a different name, are granted all or none
 --                        (not on a Cluster). Otherwise JSON, one of
 --                          [mode, limit, permits, waitMs, 0]
---                          [mode, limit, permits, waitMs, 0, steals]
---                          [mode, limit, permits, waitMs, 0, steals, 0, spares]
+--                          [mode, limit, permits, waitMs, 0, forces]
+--                          [mode, limit, permits, waitMs, 0, forces, 0, spares]
 --                          [mode, limit, permits, 0, proposed, false, mostAheadUs]
 --                        mode: 0 exclusive, 1 shared. limit: 0 none
---                        steals: takes the lock from its holder, also from another client. true, or the largest token
+--                        forces: takes the lock from its holder, also from another client. true, or the largest token
 --                        that it may end: it is refused if there is a larger one. The lock of another client has no
 --                        token, and is ended only by true and 0
 --                        spares: true: does not end the lock of another client. For an empty prefix, where the key may
@@ -53,7 +53,7 @@
 --            ['k']                                        it has its lease of an earlier call, but its group is
 --                                                         refused. The lease stays until the client releases it
 --            ['o']                                        it spares the key, which is not a lock of Holdfast
---            ['m']                                        stolen, but not all shared leases are ended yet: ask again
+--            ['m']                                        forced, but not all shared leases are ended yet: ask again
 --            ['b', mark]                                  the proposed token is not above this server's mark
 --            ['f', nowMs]                                 the proposed token is too far ahead of this server's clock
 --   renew    1 renewed, 0 lost
@@ -73,8 +73,8 @@
 -- Messages. The grant of a waiter is [id,token,acquiredAtMs,ttlMs,proof]. Any client can publish, so the proof shows
 -- that the message is from this script: the SHA-1, in hex, of secret .. 'id,token,acquiredAtMs,ttlMs' .. secret, with
 -- the secret of the last call that asked for the claim. The message [id] is a hint for the first waiter to ask again,
--- because the lease before it ends sooner than the waiter knows. A theft is published to all on holdfast:stolen, as
--- {"lost":[id,…],"by":"holder"}. It is a hint, too.
+-- because the lease before it ends sooner than the waiter knows. A forced release is published to all on
+-- holdfast:forced, as {"lost":[id,…],"by":"holder"}. It is a hint, too.
 --
 -- Messages are published after all other commands. A waiter trusts a grant in a message, so the grant must have been
 -- written, and any write can fail: the server has become a replica, lacks replicas, or its disk is full. If the client
@@ -433,7 +433,7 @@ end
 -- granted.
 local function advance(plain, data, order, text, freed, ownId)
   -- Beside an exclusive lease or the lock of another client, permits do not matter. When such a lease ends, some may be
-  -- left of a theft that was not completed.
+  -- left of a forced release that was not completed.
   local out = not freed and text and text ~= SHARED and 0 or permitsOut(data, order)
   if freed or (text == SHARED and out == 0) then
     text, freed = false, true
@@ -487,8 +487,8 @@ local function advance(plain, data, order, text, freed, ownId)
   return text, out, first
 end
 
--- Beside an exclusive lease, shared leases exist only during a theft. They are not renewed any more.
-local function isStolen(text) return text and begins(text, '["') end
+-- Beside an exclusive lease, shared leases exist only during a forced release. They are not renewed any more.
+local function isForced(text) return text and begins(text, '["') end
 
 local function ownShared(data, order, id)
   local member = 'l' .. id
@@ -584,7 +584,7 @@ local function tellLost(lost, tail)
   if #lost == 0 then return end
   -- The name of the holder, up to the first quote that is not escaped.
   local by = string.sub(tail, 1, string.find((string.gsub(tail, '\\.', '..')), '"', 2, true))
-  tell('holdfast:stolen', '{"lost":[' .. table.concat(lost, ',') .. '],"by":' .. by .. '}')
+  tell('holdfast:forced', '{"lost":[' .. table.concat(lost, ',') .. '],"by":' .. by .. '}')
 end
 
 -- Whether there is a lease with a larger token. The lock of another client has no token.
@@ -623,9 +623,9 @@ local function tellSooner(data, order)
   end
 end
 
--- The thief's lease is written: from now on no other client is granted the lock, and no shared lease is renewed. Until
--- all of those are ended, the thief must ask again.
-local function stolen(data, order, lost, tail)
+-- The new lease is written: from now on no other client is granted the lock, and no shared lease is renewed. Until
+-- all of those are ended, the client must ask again.
+local function forced(data, order, lost, tail)
   local more = endShared(data, order, lost)
   tellLost(lost, tail)
   if more then return { 'm' } end
@@ -633,11 +633,11 @@ local function stolen(data, order, lost, tail)
 end
 
 local function acquire(plain, data, order, id, ttlMs, tail, rest)
-  local mode, limit, permits, waitMs, proposed, steals, mostAheadUs, spares = unpack(rest)
+  local mode, limit, permits, waitMs, proposed, forces, mostAheadUs, spares = unpack(rest)
   local plainNow = plainText(plain)
   local own = plainNow and begins(plainNow, '[' .. id .. ',') and plainNow
   local ownsShared = false
-  if not own and mode == 1 and not isStolen(plainNow) then
+  if not own and mode == 1 and not isForced(plainNow) then
     own = ownShared(data, order, id)
     ownsShared = own
   end
@@ -650,7 +650,7 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
       keepPlain(plain, own, string.find(own, ',', #id + 3, true), textOf(ttlMs))
     end
     if endsSooner then tellSooner(data, order) end
-    return steals and stolen(data, order, {}, tail) or { 'y', own }
+    return forces and forced(data, order, {}, tail) or { 'y', own }
   end
   if own then
     -- A later round of the same claim. Its lease replaces the older one in this step: a release between the two rounds
@@ -664,21 +664,21 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
   end
 
   local member = 'w' .. id
-  if steals then
+  if forces then
     -- A write command, as in every answer, and one that deletes: a server that is out of memory then does not refuse
     -- the lease.
     dropWaiter(data, order, member)
     local foreign = isForeign(plainNow)
-    -- A thief that names a token has seen a lease of Holdfast. This lock of another client came later.
-    if steals ~= true and (foreign and steals > 0 or hasNewer(plainNow, data, order, steals)) then
+    -- A client that names a token has seen a lease of Holdfast. This lock of another client came later.
+    if forces ~= true and (foreign and forces > 0 or hasNewer(plainNow, data, order, forces)) then
       return refusal(plain, data, order, plainNow, -1, nil)
     end
     if foreign and spares then return { 'o' } end
-    -- An id that contains quotes is not found here. Its holder learns of the theft with its next renewal.
+    -- An id that contains quotes is not found here. Its holder learns of it with its next renewal.
     local lost = { string.match(plainNow or '', '^%[("[^"\\]*"),%d+,') }
     local token = nextToken(0)
     writeLease(plain, data, order, id, 0, 0, 1, tail, ttlMs, token)
-    return stolen(data, order, lost, tail) or token
+    return forced(data, order, lost, tail) or token
   end
   local before = take('HGET', data, member)
   local sinceMs = nowMs
@@ -775,7 +775,7 @@ end
 local function renew(plain, data, order, entry, ttlMs)
   local id = idOf(entry)
   local text = plainText(plain)
-  local own = not isStolen(text) and ownShared(data, order, id)
+  local own = not isForced(text) and ownShared(data, order, id)
   if own and begins(own, '[' .. entry .. ',') then
     if keepShared(plain, data, order, id, own, ttlMs) then tellSooner(data, order) end
     return 1

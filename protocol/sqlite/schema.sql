@@ -80,12 +80,12 @@ CREATE TABLE IF NOT EXISTS holdfast_rates (
 
 CREATE INDEX IF NOT EXISTS holdfast_rates_reset_at ON holdfast_rates (reset_at_ms);
 
--- Leases that a claim with steal has ended, the last 1,000 of them: a process that holds leases looks here whether one
--- of them was. Files of version 3 that were created before this table was added do not have it. A client that opens one
--- runs this file again. A client that does not know the table leaves it alone.
-CREATE TABLE IF NOT EXISTS holdfast_stolen (
+-- Leases that a claim with force has ended, the last 1,000 of them: a process in which a claim waits looks here whether
+-- one of its leases was. Files of version 3 that were created before this table was added do not have it. A client that
+-- opens one runs this file again. A client that does not know the table leaves it alone.
+CREATE TABLE IF NOT EXISTS holdfast_forced_releases (
   id           INTEGER PRIMARY KEY AUTOINCREMENT,
   claim_id     TEXT    NOT NULL,
-  stolen_by    TEXT    NOT NULL,
-  stolen_at_ms INTEGER NOT NULL
+  forced_by    TEXT    NOT NULL,
+  forced_at_ms INTEGER NOT NULL
 );

@@ -5,9 +5,9 @@
 -- Outputs: one row if the tables exist
 SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'holdfast_format'
 
--- name: stolen_table
--- Outputs: one row if the file has the table holdfast_stolen
-SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'holdfast_stolen'
+-- name: forced_releases_table
+-- Outputs: one row if the file has the table holdfast_forced_releases
+SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'holdfast_forced_releases'
 
 -- name: format
 -- Outputs: version, of the stored format
@@ -98,25 +98,26 @@ UPDATE holdfast_counter SET last_token = MAX(last_token + 1, ? * 1000) WHERE id 
 INSERT OR IGNORE INTO holdfast_counter (id, last_token) VALUES (1, 0)
 
 -- name: newer_lease
--- Inputs: lock_name, the largest fencing_token that a claim with steal may end, now_ms
+-- Inputs: lock_name, the largest fencing_token that a claim with force may end, now_ms
 -- Outputs: a lease with a larger one
 SELECT * FROM holdfast_leases WHERE lock_name = ? AND fencing_token > ? AND expires_at_ms > ? LIMIT 1
 
--- name: note_stolen
--- Inputs: holder_id of the thief, now_ms, lock_name, now_ms. Before end_leases: the leases that it ends, at most 1,000
-INSERT INTO holdfast_stolen (claim_id, stolen_by, stolen_at_ms)
+-- name: note_forced_releases
+-- Inputs: holder_id of the new holder, now_ms, lock_name, now_ms. Before end_leases: the leases that it ends, at most
+--         1,000
+INSERT INTO holdfast_forced_releases (claim_id, forced_by, forced_at_ms)
 SELECT claim_id, ?, ? FROM holdfast_leases WHERE lock_name = ? AND expires_at_ms > ? LIMIT 1000
 
--- name: trim_stolen
--- After note_stolen
-DELETE FROM holdfast_stolen WHERE id <= (SELECT MAX(id) FROM holdfast_stolen) - 1000
+-- name: trim_forced_releases
+-- After note_forced_releases
+DELETE FROM holdfast_forced_releases WHERE id <= (SELECT MAX(id) FROM holdfast_forced_releases) - 1000
 
--- name: stolen_since
--- Inputs: the id to begin after, the time in ms to begin after. Outputs: id, claim_id, stolen_by
-SELECT id, claim_id, stolen_by FROM holdfast_stolen WHERE id > ? AND stolen_at_ms > ? ORDER BY id LIMIT 1000
+-- name: forced_releases_since
+-- Inputs: the id to begin after, the time in ms to begin after. Outputs: id, claim_id, forced_by
+SELECT id, claim_id, forced_by FROM holdfast_forced_releases WHERE id > ? AND forced_at_ms > ? ORDER BY id LIMIT 1000
 
 -- name: end_leases
--- Inputs: lock_name. For a claim with steal, in the transaction that then inserts its lease.
+-- Inputs: lock_name. For a claim with force, in the transaction that then inserts its lease.
 DELETE FROM holdfast_leases WHERE lock_name = ?
 
 -- name: insert_lease

@@ -1,10 +1,8 @@
-import type { Capabilities, Driver, DriverListener, InspectPage, RatesPage, StopListening } from '../core/driver.ts'
+import type { Capabilities, Driver, DriverListener } from '../core/driver.ts'
 import { ClosedError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
-import { createMemoryStore, type MemoryStore } from './memory/store.ts'
-import { memoryName } from './memory/url.ts'
+import { createMemoryStore, type MemoryStore, storeAt } from './memory/store.ts'
 import { inGroups } from './shared/groups.ts'
-import { lossesOnly } from './shared/losses-only.ts'
 
 export { createMemoryStore, type MemoryStore } from './memory/store.ts'
 
@@ -18,8 +16,7 @@ export const capabilities: Capabilities = {
   wake: true,
   metadata: true,
   rate: true,
-  steal: true,
-  force: true,
+  force: 'claim',
   groups: true,
 }
 
@@ -35,7 +32,7 @@ const OPTIONS = optionNames<MemoryDriverOptions>({ store: true })
 
 /**
  * Keeps leases in the memory of this process, for tests and for services that run as one process. It is also the
- * reference for every other driver, so it is written to be read.
+ * reference for every other driver, so it is written to be read. It wakes waiters, but sends no grants in messages.
  *
  * @example
  * ```ts
@@ -48,39 +45,29 @@ export function memoryDriver(options: MemoryDriverOptions = {}): Driver {
   let closed = false
   const mine = new Set<DriverListener>()
 
-  /** A list is one step: nothing else runs between its first and its last entry. */
-  async function each<Request, Answer>(
-    requests: readonly Request[],
-    step: (request: Request) => Answer,
-  ): Promise<Answer[]> {
+  function open(): MemoryStore {
     if (closed) throw new ClosedError('the memory driver is closed')
-    return requests.map(step)
-  }
-
-  async function listen(listener: DriverListener): Promise<StopListening> {
-    if (closed) throw new ClosedError('the memory driver is closed')
-    mine.add(listener)
-    store.listeners.add(listener)
-    return async () => {
-      mine.delete(listener)
-      store.listeners.delete(listener)
-    }
+    return store
   }
 
   return {
     name: 'memory',
     capabilities,
-    acquire: (claims) => each(claims, inGroups(claims, store.acquire, store.acquireGroup)),
-    renew: (renewals) => each(renewals, store.renew),
-    release: (leases) => each(leases, store.release),
-    async consume(requests) {
-      if (closed) throw new ClosedError('the memory driver is closed')
-      return store.consume(requests)
+    // A list is one step: nothing else runs between its first and its last entry.
+    acquire: async (claims) => claims.map(inGroups(claims, open().acquire, open().acquireGroup)),
+    renew: async (renewals) => renewals.map(open().renew),
+    release: async (leases) => leases.map(open().release),
+    consume: async (requests) => open().consume(requests),
+    inspect: async (query) => open().inspect(query),
+    async listen(listener) {
+      open().listeners.add(listener)
+      mine.add(listener)
+      return async () => {
+        mine.delete(listener)
+        store.listeners.delete(listener)
+      }
     },
-    inspectRates: async (query) => (await each([query], store.inspectRates))[0] as RatesPage,
-    inspect: async (query) => (await each([query], store.inspect))[0] as InspectPage,
-    listen,
-    watch: (listener) => listen(lossesOnly(listener)),
+    extensions: { inspectRates: async (query) => open().inspectRates(query) },
     async close() {
       closed = true
       for (const listener of mine) store.listeners.delete(listener)
@@ -90,10 +77,5 @@ export function memoryDriver(options: MemoryDriverOptions = {}): Driver {
 
 /** Opens `memory:` or `memory:<name>`. All drivers that this process opens under one name are on the same store. */
 export function openMemory(url: string): Driver {
-  const name = memoryName(url)
-  const store = named.get(name) ?? createMemoryStore()
-  named.set(name, store)
-  return memoryDriver({ store })
+  return memoryDriver({ store: storeAt(url) })
 }
-
-const named = new Map<string, MemoryStore>()

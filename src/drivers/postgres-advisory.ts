@@ -1,4 +1,4 @@
-import { checkInspectQuery } from '../core/arguments.ts'
+import { checkInspectQuery, checkWhole } from '../core/arguments.ts'
 import type {
   Capabilities,
   Claim,
@@ -12,28 +12,23 @@ import type {
 } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, StoreError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
-import { type Clock, systemClock } from '../core/time/clock.ts'
-import { settlesWithin } from '../core/time/timeout.ts'
+import { settlesWithin } from '../core/time/abort.ts'
+import { systemClock } from '../core/time/clock.ts'
 import { connectionsOf, openConnections, type PostgresClient } from './postgres/client.ts'
-import type { PostgresConnections } from './postgres/connections.ts'
+import { createSerialQueue, type PostgresConnections, type SerialQueue } from './postgres/connections.ts'
 import { storeErrorFrom } from './postgres/errors.ts'
-import { createSerialQueue } from './postgres/serial-queue.ts'
 import { postgresUrl } from './postgres/url.ts'
 import { acquire, grantOf } from './postgres-advisory/acquire.ts'
-import { BreakRequests } from './postgres-advisory/break-requests.ts'
 import { forceRelease } from './postgres-advisory/force-release.ts'
-import type { SessionLease } from './postgres-advisory/held-locks.ts'
+import { advisoryKey, releaseRequestKey, type SessionLease } from './postgres-advisory/held-locks.ts'
 import { inspectLocks } from './postgres-advisory/inspect.ts'
-import { advisoryKey } from './postgres-advisory/key.ts'
-import { MainSession } from './postgres-advisory/main-session.ts'
-import { occupy } from './postgres-advisory/occupied-clients.ts'
+import { occupy } from './postgres-advisory/lock-in-transaction.ts'
 import { Session } from './postgres-advisory/session.ts'
 import { WaitingSessions } from './postgres-advisory/waiting-sessions.ts'
-import { LossPoll } from './shared/loss-poll.ts'
 
 export type { PgClient, PgPool, PostgresClient, PostgresSql } from './postgres/client.ts'
 export type { PostgresTransaction } from './postgres/transaction.ts'
-export { advisoryKey } from './postgres-advisory/key.ts'
+export { advisoryKey } from './postgres-advisory/held-locks.ts'
 export { type LockInTransactionOptions, lockInTransaction } from './postgres-advisory/lock-in-transaction.ts'
 
 export const capabilities: Capabilities = {
@@ -46,14 +41,13 @@ export const capabilities: Capabilities = {
   wake: true,
   metadata: false,
   rate: false,
-  steal: false,
-  force: true,
+  force: 'call',
   groups: false,
   reasons: {
     limit:
       'an advisory lock is free, shared or exclusive, and the server does not count. The postgres driver has limits',
     rate: 'it stores nothing that could be counted. The postgres driver has them',
-    steal:
+    force:
       'the server gives a session lock to no other session before its own has let go. forceRelease asks it to let go',
   },
 }
@@ -118,39 +112,21 @@ export async function openPostgresAdvisory(url: string): Promise<Driver> {
 function driverOn(
   connections: PostgresConnections,
   { maxWaitingConnections = 8 }: Omit<PostgresAdvisoryDriverOptions, 'client'>,
-  clock: Clock = systemClock,
 ): Driver {
-  if (!Number.isInteger(maxWaitingConnections) || maxWaitingConnections < 0 || maxWaitingConnections > 100) {
-    throw new InvalidArgumentError('maxWaitingConnections', maxWaitingConnections, 'a whole number from 0 to 100')
-  }
+  checkWhole('maxWaitingConnections', maxWaitingConnections, 0, 100)
   const listeners = new Set<DriverListener>()
-  const main = new MainSession(openMain)
+  /** It has the locks that were free when they were requested. */
+  let openedMain: Session | undefined
+  let openingMain: Promise<Session> | undefined
   const waiting = new WaitingSessions({
-    clock,
     open: openSession,
-    cancel: async (session) => (await main.get()).cancelWait(session),
+    cancel: async (session) => (await main()).cancelWait(session),
     maxSessions: maxWaitingConnections,
     granted: reportGrant,
   })
   const queue = createSerialQueue()
-  const sessions = (): Session[] => [...(main.current ? [main.current] : []), ...waiting.sessions]
-  const breakRequests = new BreakRequests({
-    session: () => main.current,
-    leases: () => sessions().flatMap(({ leases }) => [...leases.values()]),
-    end: (lease, cause) =>
-      inTurn(() => {
-        reportLost(lease.claimId, cause)
-        return releaseAll([lease])
-      }),
-  })
-  const lossPoll = new LossPoll({
-    clock,
-    everyMs: LOSS_POLL_MS,
-    look: (watchers) =>
-      breakRequests.look(watchers).catch((error: unknown) => {
-        throw storeErrorFrom(error, connections)
-      }),
-  })
+  const mainIfOpen = (): Session | undefined => (openedMain?.lost === undefined ? openedMain : undefined)
+  const sessions = (): Session[] => [mainIfOpen() ?? [], waiting.sessions].flat()
   let closed = false
   let hasOpened = false
 
@@ -169,10 +145,20 @@ function driverOn(
     }
   }
 
-  /**
-   * Opens a second session, too, for the first claim that has to wait. If that fails, that claim tries again and gets
-   * the error.
-   */
+  /** The main session. It is opened when it is first needed, and again after it was lost. */
+  async function main(): Promise<Session> {
+    for (;;) {
+      const open = mainIfOpen()
+      if (open !== undefined) return open
+      if (closed) throw new ClosedError('the postgres-advisory driver is closed')
+      openingMain ??= openMain().finally(() => {
+        openingMain = undefined
+      })
+      openedMain = await openingMain
+    }
+  }
+
+  /** Opens a second session, too, for the first claim that waits. That claim reports a failure. */
   async function openMain(): Promise<Session> {
     const session = await openSession()
     // One after the other: while one is checked for a pooler, the other must not interfere.
@@ -190,21 +176,21 @@ function driverOn(
     for (const listener of [...listeners]) {
       listener.granted(claim.claimId, grant)
       // A claim whose call is in flight ignores the grant, and the answer to that call may be older than the grant.
-      listener.wake(claim.lockName, claim.claimId)
+      listener.wake({ claimId: claim.claimId })
     }
   }
 
-  /** Runs calls one after the other: what a call decides about a connection must not change while it is in flight. */
-  async function inTurn<T>(work: () => Promise<T>): Promise<T> {
+  async function whileOpen<T>(work: () => Promise<T>): Promise<T> {
     try {
-      return await queue(async () => {
-        if (closed) throw new ClosedError('the postgres-advisory driver is closed')
-        return work()
-      })
+      if (closed) throw new ClosedError('the postgres-advisory driver is closed')
+      return await work()
     } catch (error) {
       throw storeErrorFrom(error, connections)
     }
   }
+
+  /** Runs calls one after the other: what a call decides about a connection must not change while it is in flight. */
+  const inTurn: SerialQueue = (work) => queue(() => whileOpen(work))
 
   function sessionOf({ claimId, fencingToken }: LeaseRef): Session | undefined {
     for (const session of sessions()) {
@@ -216,54 +202,71 @@ function driverOn(
 
   /** A session that still exists has all of its leases. So each session is asked once, however many it has. */
   async function renewAll(renewals: readonly Renewal[]): Promise<RenewAnswer[]> {
-    const sessions = renewals.map(sessionOf)
     for (const renewal of renewals) waiting.settled(renewal)
-    const proofs = new Map<Session | undefined, Promise<RenewAnswer>>([[undefined, Promise.resolve('lost')]])
-    for (const session of sessions) {
-      if (session !== undefined && !proofs.has(session)) proofs.set(session, proofOf(session))
+    const asked = [...new Set(renewals.map(sessionOf))].filter((session) => session !== undefined)
+    const raised = await Promise.all(
+      asked.map((session) =>
+        // One that was lost is asked for nothing.
+        session.prove().catch((error: unknown) => {
+          if (session.lost === undefined) throw error
+          return false
+        }),
+      ),
+    )
+    const one = asked[raised.indexOf(true)]
+    if (one !== undefined) await endRequested(one)
+    return renewals.map((renewal) => (sessionOf(renewal) === undefined ? 'lost' : 'held'))
+  }
+
+  /**
+   * Ends the leases that other clients ask this process to let go of. The server says who asks, and only a role that
+   * could end the session counts. So this is no message that could be forged.
+   */
+  async function endRequested(session: Session): Promise<void> {
+    // The next renewal looks again.
+    const requests = await session.releaseRequests().catch(() => new Map<string, string>())
+    const leases = sessions().flatMap((each) => [...each.leases.values()])
+    const ended = leases.filter((lease) => requests.has(releaseRequestKey(lease)))
+    for (const lease of ended) {
+      reportLost(lease.claimId, new StoreError(`the role ${requests.get(releaseRequestKey(lease))} ended it`))
     }
-    return Promise.all(sessions.map((session) => proofs.get(session) as Promise<RenewAnswer>))
+    if (ended.length > 0) await releaseAll(ended)
   }
 
   async function releaseAll(leases: readonly LeaseRef[]): Promise<boolean[]> {
-    const answers = leases.map(() => false)
-    /** For each session the leases to end, and the position in the answer for each of them. */
-    const ends = new Map<Session, Map<SessionLease, number>>()
-    for (const [index, ref] of leases.entries()) {
+    const ends = new Map<Session, Set<SessionLease>>()
+    const found: (SessionLease | undefined)[] = []
+    for (const ref of leases) {
       if (ref.fencingToken === undefined) await waiting.stop(ref)
       const session = sessionOf(ref)
       const lease = session?.leases.get(ref.claimId)
-      if (session === undefined || lease === undefined) continue
-      const ending = ends.get(session) ?? new Map<SessionLease, number>()
-      ends.set(session, ending)
-      if (!ending.has(lease)) ending.set(lease, index)
+      found.push(lease)
+      if (session !== undefined && lease !== undefined) ends.set(session, (ends.get(session) ?? new Set()).add(lease))
     }
+    const released = new Set<SessionLease | undefined>()
     await Promise.all(
       [...ends].map(async ([session, ending]) => {
-        const released = await session.unlock([...ending.keys()])
-        for (const [position, index] of [...ending.values()].entries()) answers[index] = released[position] === true
+        const answers = await session.unlock([...ending])
+        for (const [index, lease] of [...ending].entries()) if (answers[index]) released.add(lease)
       }),
     )
     waiting.reuseReleased()
-    return answers
+    // The first of equal entries ended the lease.
+    return found.map((lease) => released.delete(lease))
   }
 
   async function forceReleaseAll(
     leases: readonly LeaseRecord[],
     options: ForceOptions,
   ): Promise<readonly (boolean | Error)[]> {
-    const isOwn = leases.map((lease) => sessionOf(lease) !== undefined)
-    const others = leases.filter((_, at) => !isOwn[at])
-    const parts = { connections, clock, session: await main.get() }
-    const answers = (others.length === 0 ? [] : await forceRelease(parts, others, options)).values()
-    const error = new StoreError(`it was ended by ${options.by}`)
-    for (const [at, { claimId }] of leases.entries()) {
-      // Core releases a lease that it has lost.
-      if (isOwn[at]) reportLost(claimId, error)
-    }
-    const own = leases.filter((_, at) => isOwn[at])
-    if (own.length > 0) await inTurn(() => releaseAll(own))
-    return isOwn.map((is) => is || (answers.next().value ?? false))
+    const own = new Set(leases.filter((lease) => sessionOf(lease) !== undefined))
+    const others = leases.filter((lease) => !own.has(lease))
+    const parts = { connections, session: await main() }
+    const answers = others.length === 0 ? [] : await forceRelease(parts, others, options)
+    // Core releases a lease that it has lost.
+    for (const { claimId } of own) reportLost(claimId, new StoreError(`it was ended by ${options.by}`))
+    if (own.size > 0) await inTurn(() => releaseAll([...own]))
+    return leases.map((lease) => own.has(lease) || (answers[others.indexOf(lease)] ?? false))
   }
 
   return {
@@ -271,65 +274,41 @@ function driverOn(
     place: connections.place,
     capabilities,
 
-    acquire: (claims) => acquire(claims, { clock, main, waiting, inTurn }),
+    acquire: (claims) => whileOpen(() => acquire(claims, { main, mainIfOpen, waiting, inTurn })),
     renew: (renewals) => inTurn(() => renewAll(renewals)),
     release: (leases) => inTurn(() => releaseAll(leases)),
 
     async inspect(query) {
       const checked = checkInspectQuery(query)
       const keys = checked.lockName === undefined ? undefined : [advisoryKey(checked.lockName)]
-      return inTurn(async () => inspectLocks(checked, await (await main.get()).locks(keys)))
+      return inTurn(async () => inspectLocks(checked, await (await main()).locks(keys)))
     },
 
-    async listen(listener) {
-      if (closed) throw new ClosedError('the postgres-advisory driver is closed')
-      listeners.add(listener)
-      return async () => {
-        listeners.delete(listener)
-      }
-    },
-
-    watch: (listener) => lossPoll.watch(listener),
-
-    async forceRelease(leases, options) {
-      if (closed) throw new ClosedError('the postgres-advisory driver is closed')
-      try {
-        return await forceReleaseAll(leases, options)
-      } catch (error) {
-        throw storeErrorFrom(error, connections)
-      }
-    },
+    listen: (listener) =>
+      whileOpen(async () => {
+        listeners.add(listener)
+        return async () => void listeners.delete(listener)
+      }),
 
     async close() {
       if (closed) return
       closed = true
-      lossPoll.end()
       listeners.clear()
       // Bounded, because a server that does not answer would keep the connections open until its calls time out.
-      await settlesWithin(
-        clock,
-        MAX_SETTLE_MS,
-        queue(async () => {}),
-      )
+      const settled = queue(async () => {})
+      await settlesWithin(systemClock, MAX_SETTLE_MS, settled)
       await waiting.close()
-      await main.close()
+      // One that failed to open needs no closing.
+      const last = mainIfOpen() ?? (await openingMain?.catch(() => undefined))
+      await last?.end().catch(() => {}) // It is not used any more, even if closing fails.
       await connections.close()
+    },
+
+    extensions: {
+      forceRelease: (leases, options) => whileOpen(() => forceReleaseAll(leases, options)),
     },
   }
 }
-
-async function proofOf(session: Session): Promise<RenewAnswer> {
-  try {
-    await session.prove()
-    return 'held'
-  } catch (error) {
-    if (session.lost === undefined) throw error
-    return 'lost'
-  }
-}
-
-/** How often a holder looks whether it is asked to let go. */
-const LOSS_POLL_MS = 500
 
 /** How long closing waits for the calls in flight. */
 const MAX_SETTLE_MS = 1_000

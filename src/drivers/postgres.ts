@@ -1,40 +1,22 @@
 import { randomBytes } from 'node:crypto'
-import { checkInspectQuery } from '../core/arguments.ts'
-import type { AcquireAnswer, Capabilities, Claim, Driver, InspectPage, LeaseRef } from '../core/driver.ts'
+import { checkBoolean, checkInspectQuery } from '../core/arguments.ts'
+import type { Capabilities, Driver, InspectPage } from '../core/driver.ts'
 import { ClosedError, InvalidArgumentError, StoreError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
-import { systemClock } from '../core/time/clock.ts'
-import {
-  acquireAnswers,
-  acquireGroupsAnswers,
-  acquireGroupsValues,
-  acquireOneAnswer,
-  acquireOneValues,
-  acquireValues,
-  isOneLock,
-  jsonIn,
-  leaseArrays,
-} from './postgres/acquire-calls.ts'
-import { numberArray, parseBooleans } from './postgres/arrays.ts'
+import { acquire, jsonIn } from './postgres/acquire.ts'
+import { leaseArrays, numberArray, parseBooleans } from './postgres/arrays.ts'
 import { connectionsOf, openConnections, type PostgresClient } from './postgres/client.ts'
 import type { PostgresConnections, Row } from './postgres/connections.ts'
-import { rowLocked, storeErrorFrom, unlessInTransaction } from './postgres/errors.ts'
-import { ForcedReleases } from './postgres/forced-releases.ts'
+import { rowLocked, storeErrorFrom } from './postgres/errors.ts'
 import { checkScope, type MigrationScope, migrate, prepare } from './postgres/migrate.ts'
-import { NotifyConnection } from './postgres/notify-connection.ts'
+import { createNotifyConnection } from './postgres/notify-connection.ts'
 import { consume, ratesFrom } from './postgres/rates.ts'
 import { type CallName, statementsFor } from './postgres/statements.ts'
 import { postgresUrl } from './postgres/url.ts'
-import { LossPoll } from './shared/loss-poll.ts'
 
 export { StaleTokenError } from '../core/errors.ts'
 export type { PgClient, PgPool, PostgresClient, PostgresSql } from './postgres/client.ts'
-export {
-  type FenceOptions,
-  type PostgresFence,
-  type PostgresTransaction,
-  postgresFence,
-} from './postgres/fence.ts'
+export { type FenceOptions, type PostgresFence, type PostgresTransaction, postgresFence } from './postgres/fence.ts'
 export { type MigrationScope, migrationScript } from './postgres/migrate.ts'
 
 export const capabilities: Capabilities = {
@@ -47,8 +29,7 @@ export const capabilities: Capabilities = {
   wake: true,
   metadata: true,
   rate: true,
-  steal: true,
-  force: true,
+  force: 'claim',
   groups: true,
 }
 
@@ -110,8 +91,9 @@ export function postgresDriver(options: PostgresDriverOptions): Driver {
  */
 export async function openPostgres(url: string): Promise<Driver> {
   const { target, options } = postgresUrl(url)
+  const driver = driverOn(await openConnections(target), options)
   const reopen = { module: import.meta.url, name: 'openPostgres', args: [url] }
-  return { ...driverOn(await openConnections(target), options), reopen }
+  return { ...driver, extensions: { ...driver.extensions, reopen } }
 }
 
 export interface MigrateOptions extends Pick<PostgresDriverOptions, 'schema'>, MigrationScope {}
@@ -157,17 +139,13 @@ export async function migratePostgresUrl(url: string, options: MigrateOptions = 
 
 function driverOn(connections: PostgresConnections, options: Omit<PostgresDriverOptions, 'client'>): Driver {
   const { schema = 'public', durability = 'crash-safe', migrate: migrates = true } = options
-  checkSettings(durability, migrates)
+  if (durability !== 'crash-safe' && durability !== 'relaxed') {
+    throw new InvalidArgumentError('durability', durability, 'crash-safe or relaxed')
+  }
+  checkBoolean('migrate', migrates)
   const statements = statementsFor(schema)
   const relaxed = String(durability === 'relaxed')
   const channel = `holdfast_${randomBytes(12).toString('hex')}`
-  const notifyConnection = new NotifyConnection({
-    connections,
-    channel,
-    notify: (payload) => connections.query(statements.hello, [channel, payload]),
-    prepare: () => prepared(),
-    listenKey: statements.listen_key,
-  })
   let ready: Promise<void> | undefined
   let hasWritten = false
   let closed = false
@@ -180,6 +158,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     })
     return ready
   }
+  const notifyConnection = createNotifyConnection({ connections, channel, statements, prepare: prepared })
 
   async function call(statement: CallName, values: readonly (string | null)[]): Promise<Row> {
     if (closed) throw new ClosedError('the postgres driver is closed')
@@ -189,7 +168,7 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
       const send = isRead ? connections.query : connections.call
       const [row] = await send(statements[statement], values)
       if (row === undefined) throw new StoreError(`PostgreSQL answered ${statement} without a row`)
-      if (!isRead && statement !== 'forced') hasWritten = true
+      if (!isRead) hasWritten = true
       return row
     } catch (error) {
       // After any failure the next call checks the tables again: they may have been dropped, or just been created.
@@ -198,74 +177,11 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     }
   }
 
-  const forcedReleases = new ForcedReleases((after) => call('forced', [after]))
-  const lossPoll = new LossPoll({
-    clock: systemClock,
-    everyMs: LOSS_POLL_MS,
-    // The caller's one connection cannot be asked during a transaction of the caller. The next look may succeed.
-    look: (listeners) => forcedReleases.look(listeners).catch(unlessInTransaction),
-  })
-
-  async function acquire(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
-    if (!claims.some(({ waitMs }) => waitMs > 0)) return ask(claims, '')
-    const sent = notifyConnection.sends(claims)
-    const answers = await ask(claims, sent.address)
-    notifyConnection.answered(sent, claims, answers)
-    return answers
-  }
-
-  async function ask(claims: readonly Claim[], address: string): Promise<readonly (AcquireAnswer | Error)[]> {
-    const [claim] = claims
-    if (claim === undefined) return []
-    if (claims.length === 1 && isOneLock(claim)) {
-      return [acquireOneAnswer(claim, await call('acquire_one', acquireOneValues(claim, address, relaxed)))]
-    }
-    return acquireAnswers(claims, await call('acquire', acquireValues(claims, address, relaxed)))
-  }
-
-  async function acquireGroups(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
-    return acquireGroupsAnswers(claims, await call('acquire_groups', acquireGroupsValues(claims, relaxed)))
-  }
-
-  async function steal({ lockName, claimId, holderId, ttlMs, metadata, stealUpTo }: Claim): Promise<AcquireAnswer> {
-    const json = metadata === undefined ? null : JSON.stringify(metadata)
-    const upTo = stealUpTo === undefined ? null : String(stealUpTo)
-    const row = await call('steal', [lockName, claimId, holderId, String(ttlMs), json, relaxed, upTo])
-    if (row['fencing_token'] === null) return { granted: false }
-    return { granted: true, fencingToken: Number(row['fencing_token']), ttlMs, acquiredAtMs: Number(row['granted_at']) }
-  }
-
-  async function releaseOne({ lockName, claimId, fencingToken }: LeaseRef): Promise<boolean> {
-    const token = fencingToken === undefined ? null : String(fencingToken)
-    const { answer } = await call('release_one', [lockName, claimId, token, relaxed])
-    return answer === 'true'
-  }
-
-  /**
-   * Claims that steal and groups are rare. So a list that has some is sent in parts, in order: each claim that steals
-   * is a call of its own, and so is each run of groups. A failure counts for its own part only.
-   */
-  async function acquireInParts(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
-    const start = claims.findIndex((claim) => claim.steal || claim.group !== undefined)
-    if (start === -1) return acquire(claims)
-    const first = claims[start] as Claim
-    const rest = claims.slice(start)
-    const length = first.steal ? 1 : rest.findIndex(({ group }) => group === undefined)
-    const end = length === -1 ? claims.length : start + length
-    const [before, part, after] = [claims.slice(0, start), claims.slice(start, end), claims.slice(end)]
-    const failed = (of: readonly Claim[]) => (error: Error) => of.map(() => error)
-    return [
-      ...(await acquire(before).catch(failed(before))),
-      ...(await (first.steal ? steal(first).then((answer) => [answer]) : acquireGroups(part)).catch(failed(part))),
-      ...(await acquireInParts(after).catch(failed(after))),
-    ]
-  }
-
   return {
     name: 'postgres',
     place: connections.place,
     capabilities,
-    acquire: acquireInParts,
+    acquire: (claims, { secret }) => acquire(claims, { call, address: `${channel}:${secret}`, relaxed }),
 
     async renew(renewals) {
       if (renewals.length === 0) return []
@@ -278,10 +194,14 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     },
 
     async release(leases) {
-      const [lease] = leases
+      const [lease, ...others] = leases
       if (lease === undefined) return []
-      for (const each of leases) notifyConnection.forget(each)
-      if (leases.length === 1) return [await releaseOne(lease)]
+      if (others.length === 0) {
+        const { lockName, claimId, fencingToken } = lease
+        const token = fencingToken === undefined ? null : String(fencingToken)
+        const { answer } = await call('release_one', [lockName, claimId, token, relaxed])
+        return [answer === 'true']
+      }
       const { answers } = await call('release', [...leaseArrays(leases), relaxed])
       return parseBooleans(answers as string).map((ended, index) => ended ?? rowLocked(leases[index]?.lockName))
     },
@@ -298,31 +218,21 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
         change: (values) => call('change_rate', [...values, relaxed]),
       }),
 
-    async inspectRates(query) {
-      const { prefix, after, pageSize } = checkInspectQuery(query)
-      const { rates } = await call('rates', [prefix, after ?? '', String(pageSize)])
-      return ratesFrom(String(rates), pageSize)
-    },
-
     listen: (listener) => notifyConnection.listen(listener),
-    watch: (listener) => lossPoll.watch(listener),
 
     async close() {
       if (closed) return
       closed = true
-      lossPoll.end()
       await notifyConnection.close()
       await connections.close()
     },
+
+    extensions: {
+      async inspectRates(query) {
+        const { prefix, after, pageSize } = checkInspectQuery(query)
+        const { rates } = await call('rates', [prefix, after ?? '', String(pageSize)])
+        return ratesFrom(String(rates), pageSize)
+      },
+    },
   }
 }
-
-function checkSettings(durability: unknown, migrates: unknown): void {
-  if (durability !== 'crash-safe' && durability !== 'relaxed') {
-    throw new InvalidArgumentError('durability', durability, 'crash-safe or relaxed')
-  }
-  if (typeof migrates !== 'boolean') throw new InvalidArgumentError('migrate', migrates, 'true or false')
-}
-
-/** A forced release is noticed within this time. */
-const LOSS_POLL_MS = 500

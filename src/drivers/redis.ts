@@ -1,4 +1,3 @@
-import { callListener } from '../core/call-listener.ts'
 import type { Capabilities, Driver } from '../core/driver.ts'
 import { InvalidArgumentError, UnsupportedError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
@@ -8,7 +7,7 @@ import { connectionOf, type RedisClient } from './redis/client.ts'
 import { type RedisDriver, redisCapabilities, redisDriverOn } from './redis/driver.ts'
 import { checkPrefix } from './redis/keys.ts'
 import { openClient } from './redis/open.ts'
-import type { ReplicaWait } from './redis/replicas.ts'
+import type { ReplicaWait } from './redis/renewals.ts'
 import { redisUrl } from './redis/url.ts'
 import { keepingAlive } from './shared/keep-alive.ts'
 import { msFromSeconds } from './shared/seconds.ts'
@@ -98,34 +97,8 @@ export function redisDriver(options: RedisDriverOptions): RedisDriver {
   }
   const replicas = options.replicas && replicaWait(options.replicas)
 
-  const checks = new ServerChecks({ connection, timeoutMs, clock })
-  const reported = new Set<string>()
-  /** Runs in the background with the first calls. It only finds warnings, so no call waits for it. */
-  const checkServers = (): void => {
-    if (checks.isComplete) return
-    void checks.report().then(({ warnings }) => {
-      for (const warning of warnings) {
-        if (reported.has(warning.message)) continue
-        reported.add(warning.message)
-        callListener('onWarning', onWarning, warning)
-      }
-    })
-  }
-  /** Servers of unknown version count as older than 7: messages that go through every node work on any version. */
-  const sharded = async (): Promise<boolean> => {
-    const { facts, failure } = await checks.report()
-    if (facts.length === 0 && failure !== undefined) throw failure
-    return facts.length > 0 && facts.every(({ major }) => major >= 7)
-  }
-
-  const driver = redisDriverOn({ connection, prefix, timeoutMs, sharded, clock, ...(replicas && { replicas }) })
-  return {
-    ...driver,
-    acquire(claims) {
-      checkServers()
-      return driver.acquire(claims)
-    },
-  }
+  const checks = new ServerChecks({ connection, timeoutMs, clock, onWarning })
+  return redisDriverOn({ connection, prefix, timeoutMs, checks, ...(replicas && { replicas }) })
 }
 
 /**
@@ -143,7 +116,7 @@ export async function openRedis(url: string): Promise<Driver> {
   const driver = keepingAlive(redisDriver({ client, prefix }))
   return {
     ...driver,
-    reopen: { module: import.meta.url, name: 'openRedis', args: [url] },
+    extensions: { ...driver.extensions, reopen: { module: import.meta.url, name: 'openRedis', args: [url] } },
     async close() {
       await driver.close()
       await close()

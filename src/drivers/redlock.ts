@@ -122,8 +122,9 @@ export async function openRedlock(url: string): Promise<Driver> {
   }
   try {
     const options = { persistent, ...(longestTtlSeconds !== undefined && { longestTtlSeconds }) }
+    const driver = voting(nodes, 'url', options, close)
     const reopen = { module: import.meta.url, name: 'openRedlock', args: [url] }
-    return { ...voting(nodes, 'url', options, close), reopen }
+    return { ...driver, extensions: { ...driver.extensions, reopen } }
   } catch (error) {
     await close()
     throw error
@@ -185,8 +186,6 @@ function nodesOn(clients: readonly RedisClient[], prefix: string): readonly Redl
       connection: connectionOf(client, `clients[${at}]`),
       prefix,
       timeoutMs: 5_000,
-      // Only on a Cluster, which no node may be.
-      sharded: async () => false,
     }),
   )
 }

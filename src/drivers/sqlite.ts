@@ -14,21 +14,16 @@ import type {
 import { InvalidArgumentError } from '../core/errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
 import { type Clock, systemClock } from '../core/time/clock.ts'
-import { answerTake, type Taken, takesOf } from './shared/consume-step.ts'
 import { inGroups } from './shared/groups.ts'
-import { LossPoll } from './shared/loss-poll.ts'
-import { acquireGroup, acquireOne } from './sqlite/acquire.ts'
+import { acquireGroup, acquireOne, lockViews } from './sqlite/acquire.ts'
 import { openDatabase, type SqliteDatabase } from './sqlite/client.ts'
 import { SqliteConnection } from './sqlite/connection.ts'
 import { storeErrorFrom } from './sqlite/errors.ts'
 import { defaultPath, prepareFile } from './sqlite/file.ts'
 import { inspect } from './sqlite/inspect.ts'
 import { inParts } from './sqlite/list-parts.ts'
-import { LockViews } from './sqlite/lock-view.ts'
-import { inspectRates, lookAll, takeOne } from './sqlite/rates.ts'
-import { firstWaiterOf, readNow } from './sqlite/rows.ts'
-import { sweeper } from './sqlite/sweep.ts'
-import { Thefts } from './sqlite/thefts.ts'
+import { consume as consumeIn, inspectRates } from './sqlite/rates.ts'
+import { readNow, waitersOf } from './sqlite/rows.ts'
 import { sqlitePath, sqliteUrl } from './sqlite/url.ts'
 import { SqliteWakeUps } from './sqlite/wake-ups.ts'
 
@@ -44,8 +39,7 @@ export const capabilities: Capabilities = {
   wake: true,
   metadata: true,
   rate: true,
-  steal: true,
-  force: true,
+  force: 'claim',
   groups: true,
 }
 
@@ -80,7 +74,7 @@ const OPTIONS = optionNames<SqliteDriverOptions>({ database: true, clock: true }
 export async function sqliteDriver(options: SqliteDriverOptions): Promise<Driver> {
   const { database, clock = systemClock } = checkOptions(options, OPTIONS)
   checkDatabase(database)
-  return driverOn(await SqliteConnection.open({ passedIn: database }, clock), clock)
+  return driverOn(await SqliteConnection.open({ open: async () => database }, clock), clock)
 }
 
 /**
@@ -103,8 +97,9 @@ export async function openSqlite(url: string, clock: Clock = systemClock): Promi
       throw storeErrorFrom(error, path)
     }
   }
+  const driver = driverOn(await SqliteConnection.open({ path, open }, clock), clock)
   const reopen = { module: import.meta.url, name: 'openSqlite', args: [sqliteUrl(path)] }
-  return { ...driverOn(await SqliteConnection.open({ path, open }, clock), clock), reopen }
+  return { ...driver, extensions: { ...driver.extensions, reopen } }
 }
 
 function checkDatabase(database: unknown): void {
@@ -116,123 +111,79 @@ function checkDatabase(database: unknown): void {
 
 function driverOn(connection: SqliteConnection, clock: Clock): Driver {
   const wakeUps = new SqliteWakeUps(connection, clock)
-  const lossPoll = new LossPoll({ clock, everyMs: LOSS_POLL_MS, look: new Thefts(connection).look })
   const sweep = sweeper(connection)
 
   /** One transaction. It may be rolled back and begin again. */
-  function each<Request, Answer>(
-    requests: readonly Request[],
-    busyUntilMs: number | undefined,
-    step: (request: Request, nowMs: number) => Answer,
-    begin: (nowMs: number) => void = () => {},
-  ): Promise<Answer[]> {
-    const work = (): Answer[] => {
+  function transact<T>(busyUntilMs: number | undefined, work: (nowMs: number) => T): Promise<T> {
+    const step = (): T => {
       const nowMs = readNow(connection)
-      begin(nowMs)
       sweep(nowMs)
-      return requests.map((request) => step(request, nowMs))
+      return work(nowMs)
     }
-    return connection.write(work, busyUntilMs)
+    return connection.write(step, busyUntilMs)
   }
 
-  /**
-   * As `each`, and wakes waiters after the commit. `makesRoom` says of a request whether a waiter may be granted the
-   * lock now. `note` runs before the wake-ups are decided: a claim that has just been queued must be known by then.
-   */
-  async function eachLease<Request extends LeaseRef, Answer>(
-    requests: readonly Request[],
-    busyUntilMs: number | undefined,
-    step: (request: Request, nowMs: number) => Answer,
-    makesRoom: (request: Request, answer: Answer) => boolean,
-    { begin, note }: { begin?: (nowMs: number) => void; note?: (answers: readonly Answer[]) => void } = {},
-  ): Promise<Answer[]> {
-    let turns = false
-    const stepAndLook = (request: Request, nowMs: number): Answer => {
-      const answer = step(request, nowMs)
-      turns ||= makesRoom(request, answer) && firstWaiterOf(connection, request.lockName, nowMs) !== undefined
-      return answer
-    }
-    const answers = await each(requests, busyUntilMs, stepAndLook, begin)
-    note?.(answers)
-    wakeUps.committed(
-      requests.map(({ lockName }) => lockName),
-      { turns },
-    )
-    return answers
-  }
+  const hasWaiter = ({ lockName }: LeaseRef, nowMs: number): boolean =>
+    waitersOf(connection, lockName, nowMs, 1).length > 0
 
-  function acquire(claims: readonly Claim[], busyUntilMs?: number): Promise<(AcquireAnswer | Error)[]> {
-    let answerTo: (claim: Claim) => AcquireAnswer | Error
-    return eachLease<Claim, AcquireAnswer | Error>(
-      claims,
-      busyUntilMs,
-      (claim) => answerTo(claim),
+  async function acquire(claims: readonly Claim[], busyUntilMs?: number): Promise<(AcquireAnswer | Error)[]> {
+    const { answers, turns } = await transact(busyUntilMs, (nowMs) => {
+      const viewOf = lockViews(connection, nowMs)
+      const answerTo = inGroups<AcquireAnswer | Error>(
+        claims,
+        (claim) => acquireOne(viewOf(claim.lockName), claim),
+        (members) => acquireGroup(viewOf, members),
+      )
+      const answers = claims.map((claim) => answerTo(claim))
       // There may be room beside a shared lease for the next waiter.
-      ({ mode }, answer) => mode === 'shared' && isGranted(answer),
-      {
-        begin(nowMs) {
-          const views = new LockViews(connection)
-          answerTo = inGroups<AcquireAnswer | Error>(
-            claims,
-            (claim) => acquireOne(connection, views.of(claim.lockName, nowMs), claim, nowMs),
-            (members) => acquireGroup(connection, views, members, nowMs),
-          )
-        },
-        note(answers) {
-          claims.forEach((claim, index) => {
-            if (claim.waitMs > 0 && !isGranted(answers[index])) wakeUps.add(claim)
-            else wakeUps.remove(claim)
-          })
-        },
-      },
-    )
-  }
-
-  const renew = (renewals: readonly Renewal[], busyUntilMs?: number): Promise<RenewAnswer[]> =>
-    eachLease(
-      renewals,
-      busyUntilMs,
-      ({ lockName, claimId, fencingToken, ttlMs }, nowMs) =>
-        connection.run('renew', nowMs + ttlMs, ttlMs, lockName, claimId, fencingToken, nowMs) > 0 ? 'renewed' : 'lost',
-      () => false,
-    )
-
-  function release(leases: readonly LeaseRef[], busyUntilMs?: number): Promise<boolean[]> {
-    for (const lease of leases) wakeUps.remove(lease)
-    return eachLease(
-      leases,
-      busyUntilMs,
-      (lease, nowMs) => releaseOne(connection, lease, nowMs),
-      // A withdrawn claim may have been the first in the queue.
-      () => true,
-    )
-  }
-
-  async function consume(requests: readonly RateRequest[], busyUntilMs?: number): Promise<RateAnswer[]> {
-    const takes = takesOf(requests)
-    const isLook = takes.every(({ policy, change }) => policy.cost === 0 && change === undefined)
-    const taken = await (isLook
-      ? lookAll(connection, takes)
-      : each(takes, busyUntilMs, (take, nowMs) => takeOne(connection, take, nowMs)))
-    const answers = new Array<RateAnswer>(requests.length)
-    takes.forEach((take, index) => {
-      answerTake(take, taken[index] as Taken, answers)
+      const isTurn = (claim: Claim, at: number): boolean =>
+        claim.mode === 'shared' && isGranted(answers[at]) && hasWaiter(claim, nowMs)
+      return { answers, turns: claims.some(isTurn) }
     })
+    // Before the wake-ups are decided: a claim that has just been queued must be known by then.
+    for (const [at, claim] of claims.entries()) {
+      if (claim.waiterTtlMs > 0 && !isGranted(answers[at])) wakeUps.add(claim)
+      else wakeUps.remove(claim)
+    }
+    wakeUps.committed(claims, { turns })
     return answers
+  }
+
+  async function renew(renewals: readonly Renewal[], busyUntilMs?: number): Promise<RenewAnswer[]> {
+    const renewed = await transact(busyUntilMs, (nowMs) =>
+      renewals.map(({ lockName, claimId, fencingToken, ttlMs }) =>
+        connection.run('renew', nowMs + ttlMs, ttlMs, lockName, claimId, fencingToken, nowMs),
+      ),
+    )
+    wakeUps.committed(renewals, { turns: false })
+    return renewed.map((count) => (count > 0 ? 'renewed' : 'lost'))
+  }
+
+  async function release(leases: readonly LeaseRef[], busyUntilMs?: number): Promise<boolean[]> {
+    for (const lease of leases) wakeUps.remove(lease)
+    const { answers, turns } = await transact(busyUntilMs, (nowMs) => ({
+      answers: leases.map((lease) => releaseOne(connection, lease, nowMs)),
+      // Also after a release that ended nothing: a withdrawn claim may have been the first in the queue.
+      turns: leases.some((lease) => hasWaiter(lease, nowMs)),
+    }))
+    wakeUps.committed(leases, { turns })
+    return answers
+  }
+
+  function consume(requests: readonly RateRequest[], busyUntilMs?: number): Promise<RateAnswer[]> {
+    const isLook = requests.every(({ cost, change }) => cost === 0 && change === undefined)
+    const step = (nowMs: number): RateAnswer[] => consumeIn(connection, requests, nowMs)
+    // A look needs no write lock: it does not wait for another process, and deletes nothing.
+    return isLook ? connection.read(() => step(readNow(connection))) : transact(busyUntilMs, step)
   }
 
   return {
     name: 'sqlite',
     capabilities,
-    acquire: (claims) => inParts(connection, claims, acquire),
-    renew: (renewals) => inParts<Renewal, RenewAnswer>(connection, renewals, renew),
-    release: (leases) => inParts<LeaseRef, boolean>(connection, leases, release),
-    consume: (requests) => inParts<RateRequest, RateAnswer>(connection, requests, consume),
-
-    async inspectRates(query) {
-      const checked = checkInspectQuery(query)
-      return connection.read(() => inspectRates(connection, checked))
-    },
+    acquire: (claims) => inParts(clock, claims, acquire),
+    renew: (renewals) => inParts<Renewal, RenewAnswer>(clock, renewals, renew),
+    release: (leases) => inParts<LeaseRef, boolean>(clock, leases, release),
+    consume: (requests) => inParts<RateRequest, RateAnswer>(clock, requests, consume),
 
     async inspect(query) {
       const checked = checkInspectQuery(query)
@@ -244,18 +195,19 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
       return async () => wakeUps.stop(listener)
     },
 
-    watch: (listener) => lossPoll.watch(listener),
-
     async close() {
-      lossPoll.end()
       wakeUps.end()
       connection.close()
     },
+
+    extensions: {
+      async inspectRates(query) {
+        const checked = checkInspectQuery(query)
+        return connection.read(() => inspectRates(connection, checked))
+      },
+    },
   }
 }
-
-/** A forced release is noticed within this time. */
-const LOSS_POLL_MS = 250
 
 const isGranted = (answer: AcquireAnswer | Error | undefined): boolean =>
   answer !== undefined && !(answer instanceof Error) && answer.granted
@@ -273,3 +225,19 @@ function releaseOne(
   connection.run('delete_waiter', lockName, claimId)
   return false
 }
+
+/** Deletes ended rows now and then. Only disk space depends on it. */
+function sweeper(connection: SqliteConnection): (nowMs: number) => void {
+  let lastMs = 0
+  return (nowMs) => {
+    // In both directions, because the clock may have been set.
+    if (Math.abs(nowMs - lastMs) < SWEEP_EVERY_MS) return
+    const swept = SWEEPS.map((sweep) => connection.run(sweep, nowMs, MAX_SWEPT))
+    if (swept.every((count) => count < MAX_SWEPT)) lastMs = nowMs
+  }
+}
+
+const SWEEPS = ['sweep_leases', 'sweep_waiters', 'sweep_rates'] as const
+const SWEEP_EVERY_MS = 1_000
+/** Per transaction, because other processes wait for it. */
+const MAX_SWEPT = 200

@@ -119,11 +119,11 @@ export function faultyDriver(inner: Driver, options: FaultyDriverOptions): Fault
     time.in(0, () => {
       if (!waiting.has(claim.claimId)) return
       const told = (grant: Grant): void => tell(subscription, (listener) => listener.granted(claim.claimId, grant))
-      inner.acquire([claim]).then(
+      inner.acquire([claim], { secret: '' }).then(
         ([answer]) => {
           if (answer === undefined || answer instanceof Error) return
           if (!answer.granted) {
-            tell(subscription, (listener) => listener.wake(claim.lockName, claim.claimId))
+            tell(subscription, (listener) => listener.wake(claim))
             return
           }
           waiting.delete(claim.claimId)
@@ -138,11 +138,10 @@ export function faultyDriver(inner: Driver, options: FaultyDriverOptions): Fault
     const subscription: Subscription = { listener, stop: async () => undefined }
     subscriptions.add(subscription)
     subscription.stop = await (inner.listen as NonNullable<Driver['listen']>)({
-      wake(lockName, claimId) {
-        const claim = claimId === undefined ? undefined : waiting.get(claimId)
-        if (!queues) tell(subscription, (each) => each.wake(lockName))
-        else if (mode === 'hands over' && claim !== undefined) handOver(subscription, claim)
-        else tell(subscription, (each) => each.wake(lockName, claimId))
+      wake(target) {
+        const claim = 'claimId' in target ? waiting.get(target.claimId) : undefined
+        if (mode === 'hands over' && claim !== undefined) handOver(subscription, claim)
+        else tell(subscription, (each) => each.wake(target))
       },
       granted: (claimId, grant) => tell(subscription, (each) => each.granted(claimId, grant)),
       lost: (claimId, cause) => tell(subscription, (each) => each.lost(claimId, cause)),
@@ -163,12 +162,12 @@ export function faultyDriver(inner: Driver, options: FaultyDriverOptions): Fault
   return {
     name: `faulty ${inner.name}`,
     capabilities: { ...inner.capabilities, queue: queues, wake: mode !== 'silent' },
-    acquire(claims) {
+    acquire(claims, context) {
       // Without a queue no claim waits in the store.
-      const asked = queues ? claims : claims.map((claim) => ({ ...claim, waitMs: 0 }))
+      const asked = queues ? claims : claims.map((claim) => ({ ...claim, waiterTtlMs: 0 }))
       return list(claims, () => {
-        if (queues) for (const claim of asked) if (claim.waitMs > 0) waiting.set(claim.claimId, claim)
-        return inner.acquire(asked)
+        if (queues) for (const claim of asked) if (claim.waiterTtlMs > 0) waiting.set(claim.claimId, claim)
+        return inner.acquire(asked, context)
       })
     },
     renew: (renewals) => list(renewals, () => inner.renew(renewals)),

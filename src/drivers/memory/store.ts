@@ -3,6 +3,7 @@ import type {
   AcquireAnswer,
   Claim,
   DriverListener,
+  Grant,
   InspectPage,
   InspectQuery,
   LeaseRecord,
@@ -11,16 +12,21 @@ import type {
   RateRequest,
   RatesPage,
   RatesQuery,
+  Refusal,
   RenewAnswer,
   Renewal,
 } from '../../core/driver.ts'
-import { StoreError } from '../../core/errors.ts'
+import { InvalidArgumentError, StoreError } from '../../core/errors.ts'
 import { fitsBeside } from '../../core/lock-share.ts'
+import { redactedUrl } from '../../core/secrets.ts'
 import { type Clock, systemClock } from '../../core/time/clock.ts'
 import { admitted } from '../shared/admission.ts'
 import { leftOver } from '../shared/groups.ts'
 import { tokenAfter } from '../shared/tokens.ts'
+import { decoded, refuseControlCharacters } from '../shared/url.ts'
+import { hasEnded, Lock, type StoredLease, type StoredWaiter } from './lock.ts'
 import { createRates } from './rates.ts'
+import { createSweep, wallClockOf } from './time.ts'
 
 /** The leases, queues and rate limits of one process. Each method is one step of the store. */
 export interface MemoryStore {
@@ -42,135 +48,171 @@ export interface MemoryStore {
  */
 export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
   const locks = new Map<string, Lock>()
-  /** Where `forgetIdleLocks` continues. An iterator of a map also sees what is added or deleted meanwhile. */
-  let idle = locks.entries()
+  const startSweep = createSweep(clock, sweepRound)
+  const nowMs = wallClockOf(clock)
   const rates = createRates(clock)
   const listeners = new Set<DriverListener>()
-  /**
-   * One counter for all names, strictly rising and never below the clock in microseconds. So nothing has to be kept for
-   * an idle name.
-   */
+  /** One counter for all names, never below the clock in microseconds. So nothing is kept for an idle name. */
   let lastToken = 0
+
+  /**
+   * The name that became free last. It is deleted with the next one: to delete and add the same name again and again
+   * allocates a lock and a new table of the map each time, a third of all that the driver allocates.
+   */
+  let lastFreed: string | undefined
+
+  /** The names at the first page of a listing, for its other pages: sorting takes longer than all else. */
+  let sorted: readonly string[] = []
 
   /** The time of the step that runs. All of a step happens at one time, so no lease expires in its middle. */
   let now = 0
 
   function step<Request, Answer>(run: (request: Request) => Answer): (request: Request) => Answer {
     return (request) => {
-      now = clock.now().wallMs
+      readClock()
       return run(request)
     }
   }
 
-  function nextToken(): number {
-    lastToken = tokenAfter(lastToken, now * 1_000)
-    return lastToken
+  function readClock(): void {
+    const before = now
+    now = nowMs()
+    if (now < before) for (const lock of locks.values()) lock.clockWentBack(now)
   }
 
-  const hasEnded = ({ expiresAtMs }: { readonly expiresAtMs: number }): boolean => expiresAtMs <= now
-
-  /** The lock without expired leases and waiters, or an empty lock. */
+  /** The lock without expired leases, or a new lock. */
   function lockNamed(lockName: string): Lock {
-    return withoutEnded(locks.get(lockName) ?? { leases: [], waiters: [] })
-  }
-
-  function withoutEnded(lock: Lock): Lock {
-    // What was written while the clock was ahead ends as if it had been written now, which is later than any client
-    // trusts it.
-    for (const lease of lock.leases) lease.expiresAtMs = Math.min(lease.expiresAtMs, now + lease.ttlMs)
-    for (const waiter of lock.waiters) waiter.expiresAtMs = Math.min(waiter.expiresAtMs, now + waiter.waitMs)
-    if (lock.leases.some(hasEnded)) lock.leases = lock.leases.filter((lease) => !hasEnded(lease))
-    if (lock.waiters.some(hasEnded)) lock.waiters = lock.waiters.filter((waiter) => !hasEnded(waiter))
+    const lock = locks.get(lockName) ?? new Lock()
+    lock.removeEndedLeases(now)
     return lock
   }
 
-  /** Deletes a name that has neither leases nor waiters. */
+  /** The waiters ahead of a claim, or `MAX_AHEAD` of them. A claim that is not in the queue is behind all waiters. */
+  function waitersAhead(lock: Lock, { claimId }: Claim): readonly StoredWaiter[] {
+    const first = lock.firstWaiters(now, MAX_AHEAD)
+    if (first.length === 0) return first
+    const place = first.findIndex((waiter) => waiter.claim.claimId === claimId)
+    return place === -1 ? first : first.slice(0, place)
+  }
+
+  /** Whether a claim can be granted now. Behind `MAX_AHEAD` waiters it cannot: they come first. */
+  function isAdmitted(lock: Lock, claim: Claim, ahead: readonly StoredWaiter[]): boolean {
+    if (ahead.length === 0) return fitsBeside(claim, lock.held)
+    const queue = [...ahead.map((waiter) => waiter.claim), claim]
+    return ahead.length < MAX_AHEAD && admitted(lock.held, queue, (each) => each).length === queue.length
+  }
+
+  /** Deletes a name that has neither leases nor waiters, at the latest in the next sweep. */
   function keep(lockName: string, lock: Lock): void {
-    if (lock.leases.length > 0 || lock.waiters.length > 0) locks.set(lockName, lock)
-    else locks.delete(lockName)
-  }
-
-  /** Deletes names that expired and were never used again: each grant checks the next two of them, in turn. */
-  function forgetIdleLocks(): void {
-    for (let looked = 0; looked < 2; looked += 1) {
-      const { value, done } = idle.next()
-      if (done) {
-        idle = locks.entries()
-        return
-      }
-      keep(value[0], withoutEnded(value[1]))
+    if (lock.isEmpty) {
+      if (lastFreed !== undefined && lastFreed !== lockName) locks.delete(lastFreed)
+      lastFreed = lockName
+    } else {
+      if (lastFreed === lockName) lastFreed = undefined
+      locks.set(lockName, lock)
+      startSweep()
     }
   }
 
-  /** Notifies the waiters whose turn it is after a change. */
+  /** Deletes leases and waiters that have ended on names that are not used again. */
+  function* sweepRound(): Generator<undefined, boolean> {
+    if (lastFreed !== undefined) locks.delete(lastFreed)
+    lastFreed = undefined
+    for (const lockName of locks.keys()) {
+      readClock()
+      const lock = lockNamed(lockName)
+      lock.removeEndedWaiters(now)
+      keep(lockName, lock)
+      yield
+    }
+    return locks.size > 0
+  }
+
+  /**
+   * Notifies the first waiter after a change. It is notified even if it must go on waiting: the holder, and so when to
+   * ask again, may have changed. Its grant is the change that notifies the next one.
+   */
   function changed(lockName: string, lock: Lock): void {
+    const first = lock.nextWaiter(now)
     keep(lockName, lock)
-    if (lock.waiters.length === 0) return
-    // The first waiter is notified even if it must go on waiting: the holder, and so when to ask again, may have
-    // changed.
-    const [first] = lock.waiters
-    for (const waiter of new Set([...admittedFrom(lock), ...(first ? [first] : [])])) {
-      for (const listener of [...listeners]) listener.wake(lockName, waiter.claim.claimId)
-    }
+    if (first === undefined) return
+    for (const listener of [...listeners]) listener.wake({ claimId: first.claim.claimId })
   }
 
-  function notifyLost({ claimId }: Claim, thief: Claim): void {
-    const cause = new StoreError(`it was stolen by ${thief.holderId}`)
+  function notifyLost({ claimId }: Claim, by: Claim): void {
+    const cause = new StoreError(`it was force-released by ${by.holderId}`)
     for (const listener of [...listeners]) listener.lost(claimId, cause)
   }
 
-  /** Whether a claim that has no place in the queue could be granted now. */
-  function isOpenTo(claim: Claim): boolean {
-    const lock = lockNamed(claim.lockName)
-    const last = { claim, waitingSinceMs: 0, waitMs: 0, expiresAtMs: 0 }
-    return isAdmitted(last, lock.leases, [...lock.waiters, last])
+  /** The lease ends `ttlMs` from now. */
+  function extend(lock: Lock, lease: StoredLease, ttlMs: number): void {
+    const isSooner = now + ttlMs < lease.expiresAtMs
+    lease.ttlMs = ttlMs
+    lock.setEnd(lease, now + ttlMs)
+    if (isSooner) changed(lease.claim.lockName, lock)
   }
 
   function acquire(claim: Claim): AcquireAnswer {
-    const { lockName, claimId, ttlMs, waitMs } = claim
+    const { lockName, claimId, ttlMs } = claim
     const lock = lockNamed(lockName)
 
-    const own = lock.leases.find((lease) => lease.claim.claimId === claimId)
+    const own = lock.leases.find(claimId)
     if (own !== undefined) {
-      const sooner = now + ttlMs < own.expiresAtMs
-      own.ttlMs = ttlMs
-      own.expiresAtMs = now + ttlMs
-      if (sooner) changed(lockName, lock)
-      return { granted: true, fencingToken: own.fencingToken, ttlMs, acquiredAtMs: own.acquiredAtMs }
+      extend(lock, own, ttlMs)
+      return { ...own.grant, ttlMs }
     }
 
-    const newer = lock.leases.find(({ fencingToken }) => fencingToken > (claim.stealUpTo ?? Number.POSITIVE_INFINITY))
-    if (newer !== undefined) return { granted: false, holder: recordOf(newer), answeredAtMs: now }
-    if (claim.steal === true) {
-      const stolen = lock.leases
-      lock.leases = []
-      for (const { claim: ended } of stolen) notifyLost(ended, claim)
+    const { forceUpTo } = claim
+    if (forceUpTo !== undefined) {
+      // The last lease has the largest token.
+      const newest = lock.leases.last
+      if (newest !== undefined && newest.grant.fencingToken > forceUpTo) {
+        return { granted: false, holder: recordOf(newest), answeredAtMs: now }
+      }
+      for (const lease of lock.leases) {
+        lock.removeLease(lease)
+        notifyLost(lease.claim, claim)
+      }
     }
+    const ahead = waitersAhead(lock, claim)
+    return forceUpTo !== undefined || isAdmitted(lock, claim, ahead) ? grant(lock, claim) : refuse(lock, claim, ahead)
+  }
 
-    const waiting = lock.waiters.find((waiter) => waiter.claim.claimId === claimId)
-    const waiter = waiting ?? { claim, waitingSinceMs: now, waitMs, expiresAtMs: now + waitMs }
-    waiter.waitMs = waitMs
-    waiter.expiresAtMs = now + waitMs
-    const queue = waiting === undefined ? [...lock.waiters, waiter] : lock.waiters
+  function grant(lock: Lock, claim: Claim): Grant {
+    const { lockName, claimId, ttlMs } = claim
+    lastToken = tokenAfter(lastToken, now * 1_000)
+    const given: Grant = { granted: true, fencingToken: lastToken, ttlMs, acquiredAtMs: now }
+    lock.waiters.remove(lock.waiters.find(claimId))
+    lock.addLease(claim, given)
+    changed(lockName, lock)
+    return given
+  }
 
-    if (claim.steal === true || isAdmitted(waiter, lock.leases, queue)) {
-      const lease = { claim, fencingToken: nextToken(), acquiredAtMs: now, ttlMs, expiresAtMs: now + ttlMs }
-      forgetIdleLocks()
-      lock.leases.push(lease)
-      if (waiting !== undefined) lock.waiters = lock.waiters.filter((each) => each !== waiter)
-      changed(lockName, lock)
-      return { granted: true, fencingToken: lease.fencingToken, ttlMs, acquiredAtMs: now }
+  function refuse(lock: Lock, claim: Claim, ahead: readonly StoredWaiter[]): Refusal {
+    const { lockName, claimId, waiterTtlMs } = claim
+    const refusal = refusalOn(lock)
+    const waiter = lock.waiters.find(claimId)
+    if (waiterTtlMs === 0) {
+      lock.waiters.remove(waiter)
+      if (waiter !== undefined) changed(lockName, lock)
+      return refusal
     }
-
-    const [holder] = lock.leases
-    const seen = holder && { holder: recordOf(holder) }
-    if (waitMs > 0) lock.waiters = queue
-    keep(lockName, lock)
-    if (waitMs === 0) return { granted: false, ...seen, answeredAtMs: now }
-    const ahead = queue.indexOf(waiter)
+    if (waiter !== undefined && !hasEnded(waiter, now)) {
+      waiter.waiterTtlMs = waiterTtlMs
+      waiter.expiresAtMs = now + waiterTtlMs
+    } else {
+      lock.waiters.remove(waiter)
+      const expiresAtMs = now + waiterTtlMs
+      lock.waiters.add({ claim, waitingSinceMs: now, waiterTtlMs, expiresAtMs, before: undefined, after: undefined })
+      keep(lockName, lock)
+    }
     // The first waiter waits for a lease to expire, the others for a waiter ahead of them, which may be dead, to end.
-    const askAgainMs = firstEndMs(ahead === 0 ? lock.leases : queue.slice(0, ahead)) - now
-    return { granted: false, ...seen, ahead, askAgainMs, answeredAtMs: now }
+    const nextEndMs = ahead.length === 0 ? lock.noneEndsBeforeMs : Math.min(...ahead.map((each) => each.expiresAtMs))
+    return { ...refusal, ahead: ahead.length, askAgainMs: nextEndMs - now }
+  }
+
+  function refusalOn({ leases: { first } }: Lock): Refusal {
+    return { granted: false, ...(first && { holder: recordOf(first) }), answeredAtMs: now }
   }
 
   return {
@@ -178,42 +220,37 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
     acquire: step(acquire),
 
     acquireGroup: step((claims: readonly Claim[]) => {
-      const held = claims.map(({ lockName, claimId }) =>
-        lockNamed(lockName).leases.some(({ claim }) => claim.claimId === claimId),
-      )
-      const open = claims.map((claim, index) => held[index] || isOpenTo(claim))
-      if (!open.includes(false)) return claims.map(acquire)
-      return claims.map(({ lockName }, index) => {
-        if (held[index]) return leftOver(lockName)
-        if (open[index]) return { granted: false, free: true, answeredAtMs: now }
-        const [holder] = lockNamed(lockName).leases
-        return { granted: false, ...(holder && { holder: recordOf(holder) }), answeredAtMs: now }
+      const found = claims.map((claim) => {
+        const lock = lockNamed(claim.lockName)
+        const isHeld = lock.leases.find(claim.claimId) !== undefined
+        return { lock, isHeld, isOpen: isHeld || isAdmitted(lock, claim, waitersAhead(lock, claim)) }
+      })
+      if (found.every(({ isOpen }) => isOpen)) return claims.map(acquire)
+      return found.map(({ lock, isHeld, isOpen }, index) => {
+        if (isHeld) return leftOver((claims[index] as Claim).lockName)
+        return isOpen ? { granted: false, free: true, answeredAtMs: now } : refusalOn(lock)
       })
     }),
 
     renew: step(({ lockName, claimId, fencingToken, ttlMs }: Renewal) => {
       const lock = lockNamed(lockName)
-      const lease = lock.leases.find((each) => each.claim.claimId === claimId && each.fencingToken === fencingToken)
-      if (lease === undefined) {
+      const lease = lock.leases.find(claimId)
+      if (lease?.grant.fencingToken !== fencingToken) {
         changed(lockName, lock)
         return 'lost'
       }
-      const sooner = now + ttlMs < lease.expiresAtMs
-      lease.ttlMs = ttlMs
-      lease.expiresAtMs = now + ttlMs
-      if (sooner) changed(lockName, lock)
+      extend(lock, lease, ttlMs)
       return 'renewed'
     }),
 
     release: step(({ lockName, claimId, fencingToken }: LeaseRef) => {
       const lock = lockNamed(lockName)
-      const lease = lock.leases.find(
-        (each) => each.claim.claimId === claimId && (fencingToken === undefined || each.fencingToken === fencingToken),
-      )
-      lock.leases = lock.leases.filter((each) => each !== lease)
-      lock.waiters = lock.waiters.filter((each) => each.claim.claimId !== claimId)
+      const lease = lock.leases.find(claimId)
+      const isOurs = lease !== undefined && (fencingToken === undefined || lease.grant.fencingToken === fencingToken)
+      if (isOurs) lock.removeLease(lease)
+      lock.waiters.remove(lock.waiters.find(claimId))
       changed(lockName, lock)
-      return lease !== undefined
+      return isOurs
     }),
 
     consume: rates.consume,
@@ -221,71 +258,68 @@ export function createMemoryStore(clock: Clock = systemClock): MemoryStore {
 
     inspect: step((query: InspectQuery) => {
       const { lockName, prefix, after, pageSize } = checkInspectQuery(query)
-      const asked = lockName === undefined ? [...locks.keys()] : [lockName].filter((name) => locks.has(name))
-      const names = asked.filter((name) => name.startsWith(prefix) && (after === undefined || name > after)).sort()
+      if (lockName === undefined && (after === undefined || sorted.length === 0)) sorted = [...locks.keys()].sort()
+      const asked = lockName === undefined ? sorted : [lockName]
+      const names: string[] = []
+      for (let at = after === undefined ? 0 : placeAfter(asked, after); names.length <= pageSize; at += 1) {
+        const name = asked[at]
+        if (name === undefined) break
+        if (name.startsWith(prefix) && locks.get(name)?.isEmpty === false) names.push(name)
+      }
       const page = names.slice(0, pageSize)
-      const found = page.map((name) => lockNamed(name))
-      found.forEach((lock, index) => {
-        keep(page[index] as string, lock)
-      })
+      const found = page.map(lockNamed)
       const next = names.length > pageSize ? page.at(-1) : undefined
+      if (lockName === undefined && next === undefined) sorted = []
+      const waiters = found.flatMap((lock) => [...lock.waiters].filter((waiter) => !hasEnded(waiter, now)))
       return {
-        leases: found.flatMap((lock) => lock.leases.map(recordOf)),
-        waiters: found.flatMap((lock) =>
-          lock.waiters.map(({ claim, waitingSinceMs }) => ({ ...claimPart(claim), waitingSinceMs })),
-        ),
+        leases: found.flatMap((lock) => [...lock.leases].map(recordOf)),
+        waiters: waiters.map(({ claim, waitingSinceMs }) => ({ ...claimPart(claim), waitingSinceMs })),
         ...(next !== undefined && { next }),
       }
     }),
   }
 }
 
-interface Lock {
-  leases: StoredLease[]
-  /** First come, first served. */
-  waiters: StoredWaiter[]
-}
+/** So many waiters are looked at to decide about a claim: the cost of a step does not grow with the queue. */
+const MAX_AHEAD = 32
 
-interface StoredLease {
-  readonly claim: Claim
-  readonly fencingToken: number
-  readonly acquiredAtMs: number
-  /** The time to live of the grant or of the last renewal. */
-  ttlMs: number
-  expiresAtMs: number
-}
-
-interface StoredWaiter {
-  readonly claim: Claim
-  readonly waitingSinceMs: number
-  /** How long its place is kept unless it asks again. */
-  waitMs: number
-  expiresAtMs: number
-}
-
-const firstEndMs = (rows: readonly { readonly expiresAtMs: number }[]): number =>
-  rows.reduce((first, { expiresAtMs }) => Math.min(first, expiresAtMs), Number.POSITIVE_INFINITY)
-
-/** The waiters that can be granted the lock now. */
-function admittedFrom({ leases, waiters }: Lock): StoredWaiter[] {
-  return admitted(
-    leases.map((lease) => lease.claim),
-    waiters,
-    (waiter) => waiter.claim,
-  )
-}
-
-function isAdmitted(waiter: StoredWaiter, leases: StoredLease[], waiters: StoredWaiter[]): boolean {
-  // Most claims find a lock without leases and waiters.
-  if (leases.length === 0 && waiters.length === 1) return fitsBeside(waiter.claim, [])
-  return admittedFrom({ leases, waiters }).includes(waiter)
+/** Where the names begin that are greater than `name`, by bisection. */
+function placeAfter(sorted: readonly string[], name: string): number {
+  let [low, high] = [0, sorted.length]
+  while (low < high) {
+    const middle = (low + high) >> 1
+    if ((sorted[middle] as string) > name) high = middle
+    else low = middle + 1
+  }
+  return low
 }
 
 function claimPart({ lockName, claimId, holderId, mode, limit, permits }: Claim) {
   return { lockName, claimId, holderId, mode, ...(limit !== undefined && { limit }), permits }
 }
 
-function recordOf({ claim, fencingToken, acquiredAtMs, expiresAtMs }: StoredLease): LeaseRecord {
+function recordOf({ claim, grant, expiresAtMs }: StoredLease): LeaseRecord {
   const { metadata } = claim
+  const { fencingToken, acquiredAtMs } = grant
   return { ...claimPart(claim), fencingToken, acquiredAtMs, expiresAtMs, ...(metadata && { metadata }) }
+}
+
+/** The store that `memory:` or `memory:<name>` names in this process. */
+export function storeAt(url: string): MemoryStore {
+  const name = memoryName(url)
+  const store = named.get(name) ?? createMemoryStore()
+  named.set(name, store)
+  return store
+}
+
+const named = new Map<string, MemoryStore>()
+
+/** The name in `memory:name`. Percent-encoding is undone once, as in every other URL. */
+export function memoryName(url: string): string {
+  refuseControlCharacters(url)
+  const text = url.slice('memory:'.length)
+  if (text.startsWith('//') || /[?#]/.test(text)) {
+    throw new InvalidArgumentError('url', redactedUrl(url), 'memory: or memory:name, without // and parameters')
+  }
+  return decoded('url name', text)
 }

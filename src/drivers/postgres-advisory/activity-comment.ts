@@ -55,10 +55,10 @@ const isPacked = (entry: unknown): entry is Packed =>
 
 type Packed = readonly [string, string, string, 0 | 1, (number | undefined)?, (number | undefined)?]
 
-const packed = ({ lockName, claimId, holderId, shared, fencingToken, acquiredAtMs }: ActivityEntry): Packed =>
-  fencingToken === undefined
-    ? [lockName, claimId, holderId, shared ? 1 : 0]
-    : [lockName, claimId, holderId, shared ? 1 : 0, fencingToken, acquiredAtMs]
+function packed({ lockName, claimId, holderId, shared, fencingToken, acquiredAtMs }: ActivityEntry): Packed {
+  const request = [lockName, claimId, holderId, shared ? 1 : 0] as const
+  return fencingToken === undefined ? request : [...request, fencingToken, acquiredAtMs]
+}
 
 const unpacked = ([lockName, claimId, holderId, shared, fencingToken, acquiredAtMs]: Packed): ActivityEntry => ({
   lockName,

@@ -2,18 +2,13 @@ import type { CheckedInspectQuery } from '../../core/arguments.ts'
 import type { InspectPage, LeaseRecord, WaiterRecord } from '../../core/driver.ts'
 import type { Row } from '../postgres/connections.ts'
 import { type ActivityEntry, readActivityComment } from './activity-comment.ts'
-import { advisoryKey } from './key.ts'
+import { advisoryKey } from './held-locks.ts'
 
 /** The holder of a name: a client of Holdfast by its activity comment, any other by what the server shows. */
 export function holderOf(lockName: string, rows: readonly Row[]): LeaseRecord | undefined {
   const key = advisoryKey(lockName)
-  const held = rows.filter((row) => row['granted'] && row['key'] === key)
-  for (const row of held) {
-    const [lease] = leasesIn(row).filter((lease) => lease.lockName === lockName)
-    if (lease !== undefined) return lease
-  }
-  const [row] = held
-  return row && { ...unnamed(row), lockName }
+  const held = rows.filter((row) => row['granted'] && row['key'] === key).flatMap((row) => leasesOn(lockName, row))
+  return held.find(({ fencingToken }) => fencingToken > 0) ?? held[0]
 }
 
 export function inspectLocks(
@@ -60,12 +55,8 @@ function entriesOf(row: Row): readonly ActivityEntry[] {
 function leasesIn(row: Row): LeaseRecord[] {
   const entries = entriesOf(row)
   if (entries.length === 0) return [unnamed(row)]
-  return entries.map(({ lockName, claimId, holderId, shared, fencingToken, acquiredAtMs }) => ({
-    lockName,
-    claimId,
-    holderId,
-    mode: shared ? 'shared' : 'exclusive',
-    permits: 1,
+  return entries.map(({ fencingToken, acquiredAtMs, ...entry }) => ({
+    ...claimPart(entry),
     // The comment was sent with the statement that requested this lock. So the server's columns have its token, and the
     // time of the request. The comment of the next heartbeat has the time of the grant.
     fencingToken: fencingToken ?? Number(row['token']),
@@ -79,22 +70,19 @@ const sessionOf = (row: Row): string => `pid ${row['pid']}`
 const waitersIn = (row: Row): WaiterRecord[] =>
   entriesOf(row)
     .slice(0, 1)
-    .map(({ lockName, claimId, holderId, shared }) => ({
-      lockName,
-      claimId,
-      holderId,
-      mode: shared ? 'shared' : 'exclusive',
-      permits: 1,
-      waitingSinceMs: Number(row['asked_at']),
-    }))
+    .map((entry) => ({ ...claimPart(entry), waitingSinceMs: Number(row['asked_at']) }))
+
+const claimPart = ({ lockName, claimId, holderId, shared }: ActivityEntry) =>
+  ({ lockName, claimId, holderId, mode: shared ? 'shared' : 'exclusive', permits: 1 }) as const
 
 /** There was no room in the comment, this role may not see the statement, or the holder does not use Holdfast. */
 const unnamed = (row: Row): LeaseRecord => ({
-  lockName: `#${row['key']}`,
-  claimId: `pid:${row['pid']}:${row['key']}`,
-  holderId: sessionOf(row),
-  mode: row['shared'] ? 'shared' : 'exclusive',
-  permits: 1,
+  ...claimPart({
+    lockName: `#${row['key']}`,
+    claimId: `pid:${row['pid']}:${row['key']}`,
+    holderId: sessionOf(row),
+    shared: row['shared'] === true,
+  }),
   fencingToken: 0,
   acquiredAtMs: Number(row['asked_at'] ?? 0),
   session: sessionOf(row),

@@ -1,9 +1,8 @@
+import { checkBoolean, checkLockName } from '../../core/arguments.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
-import { checkLockName } from '../../core/names.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
 import { type PostgresTransaction, queryIn } from '../postgres/transaction.ts'
-import { advisoryKey } from './key.ts'
-import { isOccupied } from './occupied-clients.ts'
+import { advisoryKey } from './held-locks.ts'
 import { advisoryStatements } from './statements.ts'
 
 export interface LockInTransactionOptions {
@@ -47,9 +46,8 @@ export async function lockInTransaction(
 ): Promise<boolean> {
   checkLockName(lockName)
   const { shared = false, wait = true } = checkOptions(options, OPTIONS)
-  for (const [name, value] of Object.entries({ shared, wait })) {
-    if (typeof value !== 'boolean') throw new InvalidArgumentError(name, value, 'true or false')
-  }
+  checkBoolean('shared', shared)
+  checkBoolean('wait', wait)
   if (isOccupied(transaction)) {
     const rule = 'on a Client without a postgres-advisory driver: it would be granted that driver’s locks as well'
     throw new InvalidArgumentError('transaction', transaction, rule)
@@ -58,3 +56,26 @@ export async function lockInTransaction(
   const [row] = await queryIn(transaction, statement, [advisoryKey(lockName), String(shared)])
   return row?.['got'] === true
 }
+
+const OCCUPIED: unique symbol = Symbol.for('holdfast.postgres-advisory.occupied')
+
+/**
+ * The clients that a driver uses. A connection has one session, and the server grants a session a lock that it already
+ * has. So two drivers on one `Client` would both hold one name, and so would a driver and a transaction. The set is
+ * global, because a program may have loaded two copies of this package.
+ */
+const everywhere = globalThis as { [OCCUPIED]?: WeakSet<object> }
+everywhere[OCCUPIED] ??= new WeakSet()
+const occupied = everywhere[OCCUPIED]
+
+/** Returns a function that frees the client again. */
+export function occupy(client: object): () => void {
+  if (isOccupied(client)) {
+    const rule = 'a Client without another postgres-advisory driver. Close that one first, share it, or pass in a Pool'
+    throw new InvalidArgumentError('client', client, rule)
+  }
+  occupied.add(client)
+  return () => occupied.delete(client)
+}
+
+const isOccupied = (client: unknown): boolean => typeof client === 'object' && client !== null && occupied.has(client)

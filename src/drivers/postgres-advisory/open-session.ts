@@ -1,35 +1,22 @@
 import { randomBytes } from 'node:crypto'
 import { StoreError, UnsupportedError } from '../../core/errors.ts'
 import { safeCause } from '../../core/foreign-errors.ts'
+import { sleep } from '../../core/time/native-time.ts'
 import type { DedicatedConnection, PostgresConnections, Row } from '../postgres/connections.ts'
 import { sqlState, standbyError } from '../postgres/errors.ts'
-import { POOLER_REASON, proveSession } from './session-proof.ts'
 import { advisoryStatements, deallocation, execution, preparation, restoring } from './statements.ts'
 
 /** A connection that is proved to be one session of the server, with its settings and prepared statements. */
-export interface OpenedSession {
-  readonly connection: DedicatedConnection
-  readonly pid: string
-  /** Random: no other session has it. */
-  readonly sessionId: string
-  /** How many bytes of a statement `pg_stat_activity` shows. */
-  readonly maxCommentBytes: number
-  /** There is a pooler in between, which is proved to keep the session for this connection. */
-  readonly isPooled: boolean
-  /** By how much its tokens are ahead. */
-  readonly lead: number
-  /** SQL that undoes the opening, for a connection that stays open. */
-  readonly undoOpening: string
-}
+export type OpenedSession = Awaited<ReturnType<typeof openSession>>
 
-export interface OpeningEvents {
-  onEnd(cause: Error): void
-  /** SQL that undoes everything of the session. Undefined until the session is open. */
-  undo(): string | undefined
-}
-
-/** Rejects with `UnsupportedError` when the connection is not one session of the server. */
-export async function openSession(connections: PostgresConnections, events: OpeningEvents): Promise<OpenedSession> {
+/**
+ * Rejects with `UnsupportedError` when the connection is not one session of the server. `undo` returns SQL that undoes
+ * everything of the session, once it is open.
+ */
+export async function openSession(
+  connections: PostgresConnections,
+  events: { onEnd(cause: Error): void; undo(): string | undefined },
+) {
   let ended: Error | undefined
   let undoOpening = ''
   const connection = await connections.dedicate({
@@ -40,6 +27,7 @@ export async function openSession(connections: PostgresConnections, events: Open
     undo: () => events.undo() ?? undoOpening,
   })
   try {
+    // No other session has it.
     const sessionId = randomBytes(9).toString('hex')
     const values = [sessionId, String(!connection.isCallers)]
     const row = (await connection.query(advisoryStatements.identity, values))[0] as Row
@@ -62,7 +50,9 @@ export async function openSession(connections: PostgresConnections, events: Open
       await proveSession(connections, connection, identity, 1)
     }
     if (ended !== undefined) throw ended
-    return { connection, ...identity, maxCommentBytes: Number(row['room']), isPooled, lead, undoOpening }
+    /** How many bytes of a statement `pg_stat_activity` shows. */
+    const maxCommentBytes = Number(row['room'])
+    return { connection, ...identity, maxCommentBytes, isPooled, lead, undoOpening }
   } catch (error) {
     // The first error is the one to report.
     await connection.end().catch(() => {})
@@ -101,3 +91,43 @@ const LEAD = 1_000_000_000_000
 function rethrowElsewhere(error: unknown): never {
   throw sqlState(error) === '26000' ? new UnsupportedError(POOLER_REASON) : error
 }
+
+/**
+ * Rejects with `UnsupportedError` behind a pooler in transaction mode. Such a pooler gives the session that has just
+ * taken our lock to the next transaction of any client: two clients would hold one lock. While our connection is open
+ * and idle, no other connection may reach its session, and ours must always reach the same one. Other traffic through
+ * the pooler can hide a violation for a moment, so this is checked several times.
+ */
+async function proveSession(
+  connections: PostgresConnections,
+  own: DedicatedConnection,
+  { pid, sessionId }: { readonly pid: string; readonly sessionId: string },
+  rounds = PROOF_ROUNDS,
+): Promise<void> {
+  const witnesses = await Promise.all([1, 2].map(() => connections.dedicate({ onEnd: () => {} })))
+  try {
+    for (let round = 0; round < rounds; round += 1) {
+      await Promise.all(witnesses.map((witness) => witness.script('BEGIN')))
+      const seen = await Promise.all(witnesses.map(identityOf))
+      const isShared = seen.some((row) => row?.['pid'] === pid || row?.['session'] === sessionId)
+      const mine = isShared ? undefined : await identityOf(own)
+      if (mine?.['pid'] !== pid || mine?.['session'] !== sessionId) throw new UnsupportedError(POOLER_REASON)
+      for (const witness of witnesses) await witness.script('ROLLBACK')
+      await sleep(PAUSE_MS)
+    }
+  } finally {
+    // An error while a witness closes leaves nothing behind.
+    await Promise.allSettled(witnesses.map((witness) => witness.end()))
+  }
+}
+
+const identityOf = async (connection: DedicatedConnection): Promise<Row | undefined> =>
+  (await connection.query(advisoryStatements.witness))[0]
+
+export const PROOF_ROUNDS = 6
+const PAUSE_MS = 8
+
+export const POOLER_REASON =
+  'advisory locks need a session of the server, but there is a pooler in transaction mode in between (PgBouncer): ' +
+  'each statement may reach another session, and two clients would hold one lock. Connect to PostgreSQL directly, ' +
+  'use a pool in session mode, or use the postgres driver'

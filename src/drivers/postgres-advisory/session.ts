@@ -1,21 +1,14 @@
 import { StoreError, UnsupportedError } from '../../core/errors.ts'
+import { isA, messageOf } from '../../core/foreign-errors.ts'
+import { settlesWithin } from '../../core/time/abort.ts'
 import { systemClock } from '../../core/time/clock.ts'
-import { settlesWithin } from '../../core/time/timeout.ts'
 import { booleanArray, parseNumbers } from '../postgres/arrays.ts'
 import type { PostgresConnections, Row } from '../postgres/connections.ts'
 import { sqlState, storeErrorFrom } from '../postgres/errors.ts'
 import { writeActivityComment } from './activity-comment.ts'
-import { HeldLocks, type SessionLease } from './held-locks.ts'
-import { type OpenedSession, openSession } from './open-session.ts'
-import { POOLER_REASON, PROOF_ROUNDS } from './session-proof.ts'
-import {
-  advisoryStatements,
-  execution,
-  type LockRequest,
-  type PreparedName,
-  unlocking,
-  unpublishing,
-} from './statements.ts'
+import { HeldLocks, type LockRequest, type SessionLease } from './held-locks.ts'
+import { type OpenedSession, openSession, POOLER_REASON, PROOF_ROUNDS } from './open-session.ts'
+import { advisoryStatements, execution, type PreparedName, unlocking, unpublishing } from './statements.ts'
 
 /** A pinned connection and the locks on it. When it ends, all of them are lost at once. */
 export class Session {
@@ -26,6 +19,8 @@ export class Session {
   /** The transaction id of the last grant, which is published for `inspect`. */
   #xid = '0'
   #lost: Error | undefined
+  /** The key that it waited for last, if it was granted. */
+  waitedFor: string | undefined
   readonly #onLost: (session: Session, cause: Error) => void
 
   private constructor(opened: OpenedSession, onLost: (session: Session, cause: Error) => void) {
@@ -60,21 +55,35 @@ export class Session {
     return this.#lost
   }
 
-  /** Whether a lease of this session excludes the lock. The server would grant it nevertheless. */
-  excludes(request: LockRequest): boolean {
-    return this.#held.excludes(request)
+  /** Requests locks without waiting. Returns one answer each, in order. */
+  async try(requests: readonly LockRequest[]): Promise<(SessionLease | undefined)[]> {
+    const answers: (SessionLease | undefined)[] = requests.map(() => undefined)
+    let left = [...requests.entries()]
+    while (left.length > 0) {
+      // A statement can have a key only once. So further requests for the same key come later.
+      const round = new Map<string, [index: number, request: LockRequest]>()
+      const later: typeof left = []
+      for (const each of left) {
+        const [index, request] = each
+        const own = this.leases.get(request.claimId)
+        if (own !== undefined) answers[index] = own
+        else if (round.has(request.key)) later.push(each)
+        // The server grants a session the same lock any number of times. So exclusion within it is decided here.
+        else if (!this.#held.excludes(request)) round.set(request.key, each)
+      }
+      const tried = [...round.values()]
+      const leases = await this.#tryOnce(tried.map(([, request]) => request))
+      for (const [at, [index]] of tried.entries()) answers[index] = leases[at]
+      left = later
+    }
+    return answers
   }
 
-  /**
-   * Requests locks without waiting. Returns one answer each, in order. No two requests may have the same key, and the
-   * session must not exclude any of them.
-   */
-  async try(requests: readonly LockRequest[]): Promise<readonly (SessionLease | undefined)[]> {
+  async #tryOnce(requests: readonly LockRequest[]): Promise<readonly (SessionLease | undefined)[]> {
     const [first, ...others] = requests
     if (first === undefined) return []
     if (others.length === 0) return [await this.#take(first, false)]
-    const values = [keysOf(requests), booleanArray(requests.map(({ shared }) => shared)), this.#xid]
-    const row = await this.#request(requests, 'take_list', values)
+    const row = await this.#request(requests, 'take_list', [...listOf(requests), this.#xid])
     refuseLate(row)
     const got = new Set(parseNumbers(row['got'] as string | null))
     return requests.map((each, index) => (got.has(index + 1) ? this.#granted(each, row) : undefined))
@@ -82,7 +91,10 @@ export class Session {
 
   /** Waits in the server's own queue. Ends only with the grant, or when another session calls `cancelWait`. */
   async wait(request: LockRequest): Promise<SessionLease> {
-    return (await this.#take(request, true)) as SessionLease
+    this.waitedFor = undefined
+    const lease = (await this.#take(request, true)) as SessionLease
+    this.waitedFor = request.key
+    return lease
   }
 
   /** Removes another session from the queue. Closing its connection would leave it there until the server notices. */
@@ -90,10 +102,7 @@ export class Session {
     await this.#send('cancel', [of.pid])
   }
 
-  /**
-   * Returns for each lease whether the server had the lock. If it did not, the connection is ended: the other locks
-   * that it is believed to hold are in doubt, too.
-   */
+  /** Returns whether the server had each lock. If not, all locks are in doubt, and the connection is ended. */
   async unlock(leases: readonly SessionLease[]): Promise<boolean[]> {
     for (const lease of leases) this.#held.remove(lease)
     let released: boolean[]
@@ -118,15 +127,19 @@ export class Session {
     return released
   }
 
-  /** Resolves if the connection, and with it every lock on it, still exists. */
-  async prove(): Promise<void> {
+  /**
+   * Resolves if the connection, and with it every lock on it, still exists. True: some client wants a lease ended, so
+   * look with `releaseRequests`. A connection of the caller may be inside a transaction, and never says so.
+   */
+  async prove(): Promise<boolean> {
+    if (!this.#opened.connection.isCallers) return (await this.#send('prove', []))['raised'] === true
     await this.#send('ping', [])
+    return false
   }
 
-  async locks(keys: readonly string[] | undefined): Promise<readonly Row[]> {
-    const { connection, sessionId } = this.#opened
-    const text = execution('locks', sessionId, [keys === undefined ? null : `{${keys.join(',')}}`])
-    return connection.query(`${this.#comment()}${text}`)
+  locks(keys: readonly string[] | undefined): Promise<readonly Row[]> {
+    const values = [keys === undefined ? null : `{${keys.join(',')}}`]
+    return this.#query(execution('locks', this.#opened.sessionId, values))
   }
 
   /** By how much its tokens are ahead. */
@@ -134,17 +147,9 @@ export class Session {
     return this.#opened.lead
   }
 
-  /**
-   * The keys of leases that other clients ask their holders to let go of, with the role that asks. Undefined on a
-   * connection of the caller, which may be inside a transaction. An error does not end the session: nothing depends on
-   * this statement.
-   */
-  async breakRequests(): Promise<ReadonlyMap<string, string> | undefined> {
-    const { connection } = this.#opened
-    if (connection.isCallers) return undefined
-    const [flag] = await connection.query(`${this.#comment()}${advisoryStatements.break_flag}`)
-    if (flag?.['raised'] !== true) return NO_REQUESTS
-    const rows = await connection.query(`${this.#comment()}${advisoryStatements.break_requests}`)
+  /** Which leases other clients want ended, and the role that asks. An error does not end the session. */
+  async releaseRequests(): Promise<ReadonlyMap<string, string>> {
+    const rows = await this.#query(advisoryStatements.release_requests)
     return new Map(rows.map((row) => [String(row['key']), String(row['role'])]))
   }
 
@@ -183,7 +188,7 @@ export class Session {
     if (first !== undefined && others.length === 0) {
       return [(await this.#send('unlock', [first.key, String(first.shared)]))['released'] === true]
     }
-    const row = await this.#send('unlock_list', [keysOf(leases), booleanArray(leases.map(({ shared }) => shared))])
+    const row = await this.#send('unlock_list', listOf(leases))
     const released = new Set(parseNumbers(row['released'] as string | null))
     return leases.map((_, index) => released.has(index + 1))
   }
@@ -211,10 +216,7 @@ export class Session {
     }
   }
 
-  /**
-   * Locks are in doubt while a statement about them is in flight. If it ends the session, a connection of the caller
-   * lives on, and what is undone on it is decided at that moment.
-   */
+  /** Locks are in doubt while a statement about them is in flight: if the session ends then, they are undone. */
   async #doubting<T>(locks: readonly LockRequest[], statement: () => Promise<T>): Promise<T> {
     for (const lock of locks) this.#inDoubt.add(lock)
     const forget = (): void => {
@@ -225,14 +227,23 @@ export class Session {
 
   /**
    * Sends a statement behind the activity comment. Every statement needs it: the server shows only the last one, and
-   * without it others see none of the leases. An error that leaves the connection in doubt ends it.
+   * without it others see none of the leases.
+   *
+   * Locks in doubt are listed, too. This statement may be shown after one that is in flight has taken its locks. Others
+   * are shown only those that the server knows of.
    */
+  #query(text: string, timeoutMs?: number): Promise<readonly Row[]> {
+    const { connection, maxCommentBytes } = this.#opened
+    const comment = writeActivityComment([...this.leases.values(), ...this.#inDoubt].reverse(), maxCommentBytes)
+    return connection.query(`${comment}${text}`, undefined, timeoutMs)
+  }
+
+  /** An error that leaves the connection in doubt ends it. */
   async #send(name: PreparedName, values: readonly string[], timeoutMs?: number): Promise<Row> {
     if (this.#lost !== undefined) throw storeErrorFrom(this.#lost)
-    const { connection, sessionId, pid } = this.#opened
+    const { sessionId, pid } = this.#opened
     try {
-      const text = `${this.#comment()}${execution(name, sessionId, values)}`
-      const [row] = await connection.query(text, undefined, timeoutMs)
+      const [row] = await this.#query(execution(name, sessionId, values), timeoutMs)
       if (row?.['pid'] === pid) return row
       throw new UnsupportedError(POOLER_REASON)
     } catch (error) {
@@ -248,26 +259,14 @@ export class Session {
     }
   }
 
-  /**
-   * Locks in doubt are listed, too. This statement may be shown after one that is in flight has taken its locks. Others
-   * are shown only those that the server knows of.
-   */
-  #comment(): string {
-    const { maxCommentBytes } = this.#opened
-    return writeActivityComment([...this.leases.values(), ...this.#inDoubt].reverse(), maxCommentBytes)
-  }
-
   /** A statement that fails halfway has taken some of its locks. They are the session's, so no rollback ends them. */
   async #releaseExtra(requests: readonly LockRequest[]): Promise<void> {
-    const { connection, sessionId } = this.#opened
     try {
-      const rows = await connection.query(`${this.#comment()}${advisoryStatements.own_locks}`)
-      const own = new Set(rows.map((row) => row['key']))
+      const own = new Set((await this.#query(advisoryStatements.own_locks)).map((row) => row['key']))
       const extra = requests.filter(({ key }) => own.has(key))
       // A second lock on a key that is held in shared mode cannot be told from none.
       if (extra.some((each) => this.#held.has(each))) throw new StoreError('it is not known which locks were taken')
-      const values = [keysOf(extra), booleanArray(extra.map(({ shared }) => shared))]
-      if (extra.length > 0) await connection.query(`${this.#comment()}${execution('unlock_list', sessionId, values)}`)
+      if (extra.length > 0) await this.#query(execution('unlock_list', this.#opened.sessionId, listOf(extra)))
     } catch (error) {
       for (const each of requests) if (!this.#held.has(each)) this.#inDoubt.add(each)
       this.#destroy(storeErrorFrom(error))
@@ -296,12 +295,13 @@ export class Session {
   }
 }
 
-const keysOf = (locks: readonly LockRequest[]): string => `{${locks.map(({ key }) => key).join(',')}}`
+/** The first parameters of `take_list` and `unlock_list`. */
+const listOf = (locks: readonly LockRequest[]): string[] => [
+  `{${locks.map(({ key }) => key).join(',')}}`,
+  booleanArray(locks.map(({ shared }) => shared)),
+]
 
-/**
- * Only on a connection of the caller: a transaction id that was drawn before the lock was taken may be lower than that
- * of another holder in between.
- */
+/** On a connection of the caller: an id drawn before the lock was taken may be below that of another holder. */
 function refuseLate(row: Row): void {
   if (row['too_late'] !== true) return
   throw new StoreError(
@@ -315,8 +315,6 @@ function refuseLate(row: Row): void {
 /** The caller's transaction has failed. The server does nothing until it is ended. */
 const isInFailedTransaction = (error: unknown): boolean => sqlState(error) === '25P02'
 
-const isTimeout = (error: unknown): boolean =>
-  error instanceof StoreError || (error instanceof Error && error.message === 'Query read timeout')
+const isTimeout = (error: unknown): boolean => isA(error, StoreError) || messageOf(error) === 'Query read timeout'
 
-const NO_REQUESTS: ReadonlyMap<string, string> = new Map()
 const MAX_UNLOCK_MS = 1_000

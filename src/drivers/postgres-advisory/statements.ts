@@ -1,44 +1,22 @@
 import assert from 'node:assert/strict'
-import { withoutComments } from '../postgres/statements.ts'
 import { namedStatements } from '../shared/named-statements.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
-import type { ActivityEntry } from './activity-comment.ts'
+import type { LockRequest } from './held-locks.ts'
 
-const PREPARED = ['take', 'take_list', 'unlock', 'unlock_list', 'cancel', 'ping', 'locks'] as const
+const PREPARED = ['take', 'take_list', 'unlock', 'unlock_list', 'cancel', 'ping', 'prove', 'locks'] as const
 
 export type PreparedName = (typeof PREPARED)[number]
 
-type StatementName =
-  | PreparedName
-  | 'identity'
-  | 'timeline'
-  | 'witness'
-  | 'unlock_all'
-  | 'own_locks'
-  | 'break_flag'
-  | 'break_requests'
-  | 'may_end'
-  | 'request_break'
-  | 'raise_flag'
-  | 'lower_flag'
-  | 'withdraw_break'
-  | 'log_break'
-  | 'write_log'
-  | 'end_session'
-  | 'lock_in_transaction'
-  | 'try_in_transaction'
+type SessionName = 'identity' | 'timeline' | 'witness' | 'unlock_all' | 'own_locks' | 'release_requests'
+type ForceName = 'may_end' | 'request_release' | 'raise_flag' | 'lower_flag' | 'withdraw_request' | 'end_session'
+type LogName = 'log_force_release' | 'write_log'
+type TransactionName = 'lock_in_transaction' | 'try_in_transaction'
 
-export const advisoryStatements = namedStatements<StatementName>(withoutComments(readProtocol('postgres/advisory.sql')))
+export const advisoryStatements = namedStatements<PreparedName | SessionName | ForceName | LogName | TransactionName>(
+  readProtocol('postgres/advisory.sql'),
+)
 
-/** A request for an advisory lock. It has no token yet. */
-export interface LockRequest extends ActivityEntry {
-  readonly key: string
-}
-
-/**
- * No other session has this `sessionId`. So a session that knows the statements is the one that prepared them. `lead`
- * is by how much its tokens are ahead.
- */
+/** A session that knows the statements has prepared them: its id is unique. `lead`: how far its tokens are ahead. */
 export const preparation = (sessionId: string, lead: number): string =>
   PREPARED.map((name) => {
     const statement = advisoryStatements[name].replace(':"name"', preparedName(name, sessionId))

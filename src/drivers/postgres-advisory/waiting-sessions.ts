@@ -1,12 +1,10 @@
 import type { Claim, LeaseRef } from '../../core/driver.ts'
-import type { Clock, Timer } from '../../core/time/clock.ts'
-import { settlesWithin } from '../../core/time/timeout.ts'
-import type { SessionLease } from './held-locks.ts'
+import { settlesWithin } from '../../core/time/abort.ts'
+import { systemClock, type Timer } from '../../core/time/clock.ts'
+import type { LockRequest, SessionLease } from './held-locks.ts'
 import type { Session } from './session.ts'
-import type { LockRequest } from './statements.ts'
 
 export interface WaitingSessionsParts {
-  readonly clock: Clock
   open(): Promise<Session>
   /** Removes a session from the server's queue. */
   cancel(session: Session): Promise<void>
@@ -24,7 +22,7 @@ export class WaitingSessions {
   readonly #parts: WaitingSessionsParts
   /** By claim id. */
   readonly #waiters = new Map<string, Waiter>()
-  #idle: IdleSession[] = []
+  #idle: Session[] = []
   #closed = false
 
   constructor(parts: WaitingSessionsParts) {
@@ -41,15 +39,12 @@ export class WaitingSessions {
     return session?.lost === undefined ? session?.leases.get(claimId) : undefined
   }
 
-  /**
-   * Whether an idle connection has waited for this lock before. Then a claim that may wait goes straight to the queue:
-   * such a lock is seldom free, and if it is, the queue grants it at once.
-   */
+  /** Such a lock is seldom free. So a claim that may wait goes straight to the queue, which may grant it at once. */
   hasWaitedFor({ key }: LockRequest): boolean {
-    return this.#idle.some((idle) => idle.key === key && idle.session.lost === undefined)
+    return this.#idle.some(({ waitedFor, lost }) => waitedFor === key && lost === undefined)
   }
 
-  /** Queues a claim, or keeps it queued for `waitMs` more. False: no connection is left to wait with. */
+  /** Queues a claim, or keeps it queued for `waiterTtlMs` more. False: no connection is left to wait with. */
   start(claim: Claim, request: LockRequest): boolean {
     const before = this.#waiters.get(claim.claimId)
     if (before !== undefined) {
@@ -57,33 +52,24 @@ export class WaitingSessions {
       return true
     }
     if (this.#waiters.size >= this.#parts.maxSessions || this.#closed) return false
-    let onSent = (): void => {}
-    const sent = new Promise<void>((resolve) => {
-      onSent = resolve
-    })
-    const done = Promise.resolve()
-    const waiter: Waiter = { claim, session: undefined, over: false, timer: undefined, endsAtMs: 0, sent, onSent, done }
+    const waiter: Waiter = { claim, over: false, granted: false, endsAtMs: 0 }
     this.#waiters.set(claim.claimId, waiter)
     this.#keep(waiter)
-    waiter.done = this.#wait(waiter, request)
+    waiter.sent = new Promise((onSent) => {
+      waiter.done = this.#wait(waiter, request, onSent)
+    })
     return true
   }
 
   /** Resolves when the requests of all these claims were sent, after at most `maxMs`. Some connections open first. */
   async sent(claims: readonly LeaseRef[], maxMs: number): Promise<void> {
     const opening = this.#waitersOf(claims).filter(({ session }) => session === undefined)
-    await this.#all(
-      opening.map(({ sent }) => sent),
-      maxMs,
-    )
+    await this.#within(maxMs, ...opening.map(({ sent }) => sent))
   }
 
   /** Resolves when none of these claims waits any more, granted or not, after at most `maxMs`. */
   async served(claims: readonly LeaseRef[], maxMs: number): Promise<void> {
-    await this.#all(
-      this.#waitersOf(claims).map(({ done }) => done),
-      maxMs,
-    )
+    await this.#within(maxMs, ...this.#waitersOf(claims).map(({ done }) => done))
   }
 
   /** The process ids of the connections that wait for these claims. */
@@ -118,23 +104,22 @@ export class WaitingSessions {
    */
   async drop(ref: LeaseRef): Promise<void> {
     const waiter = this.#waiters.get(ref.claimId)
+    if (waiter === undefined) return
+    const { session, granted } = waiter
     const lease = this.leaseOf(ref)
-    if (waiter?.granted !== true || waiter.session === undefined || lease === undefined) {
-      if (waiter !== undefined) await this.#leave(waiter)
-      return
-    }
+    if (!granted || session === undefined || lease === undefined) return this.#leave(waiter)
     this.#forget(waiter)
-    await waiter.session.unlock([lease])
-    this.#keepIdle(waiter.session, waiter.requestedKey)
+    await session.unlock([lease])
+    this.#keepIdle(session)
   }
 
   /** Keeps the connections whose lock was released, for the next waiter. */
   reuseReleased(): void {
     for (const waiter of this.#waiters.values()) {
-      const { session, claim, requestedKey } = waiter
-      if (waiter.granted !== true || session === undefined || session.leases.has(claim.claimId)) continue
+      const { session, claim } = waiter
+      if (!waiter.granted || session === undefined || session.leases.has(claim.claimId)) continue
       this.#forget(waiter)
-      this.#keepIdle(session, requestedKey)
+      this.#keepIdle(session)
     }
   }
 
@@ -142,31 +127,30 @@ export class WaitingSessions {
     this.#closed = true
     const sessions = this.sessions
     const waiters = [...this.#waiters.values()]
-    await Promise.all(waiters.filter(({ granted }) => granted !== true).map((waiter) => this.#leave(waiter)))
+    await Promise.all(waiters.filter(({ granted }) => !granted).map((waiter) => this.#leave(waiter)))
     for (const waiter of waiters) this.#forget(waiter)
     // They are not used any more, even if closing fails.
-    await Promise.allSettled([...sessions, ...this.#idle.map(({ session }) => session)].map((each) => each.end()))
+    await Promise.allSettled([...sessions, ...this.#idle].map((each) => each.end()))
     this.#idle = []
   }
 
-  async #wait(waiter: Waiter, request: LockRequest): Promise<void> {
+  async #wait(waiter: Waiter, request: LockRequest, onSent: () => void): Promise<void> {
     let session: Session | undefined
     try {
       session = this.#takeIdle(request) ?? (await this.#parts.open())
       if (waiter.over) return
       waiter.session = session
-      waiter.requestedKey = request.key
       const turn = session.wait(request)
-      waiter.onSent()
+      onSent()
       const lease = await turn
       waiter.granted = true
       if (waiter.over) await session.unlock([lease])
-      else this.#parts.granted(waiter.claim, lease, Math.max(0, waiter.endsAtMs - this.#nowMs))
+      else this.#parts.granted(waiter.claim, lease, Math.max(0, waiter.endsAtMs - systemClock.now().monotonicMs))
     } catch {
       // The wait was canceled, or the store is down. The claim asks again, gets the error then, and is queued again.
     } finally {
-      waiter.onSent()
-      if (waiter.over || waiter.granted !== true) {
+      onSent()
+      if (waiter.over || !waiter.granted) {
         this.#forget(waiter)
         // While it is being removed from the queue, another cancel may come. It must not hit the wait of another claim.
         if (session !== undefined && !(waiter.over && waiter.session === session)) this.#keepIdle(session)
@@ -177,18 +161,12 @@ export class WaitingSessions {
   async #leave(waiter: Waiter): Promise<void> {
     waiter.over = true
     this.#forget(waiter)
-    if (waiter.session !== undefined) {
-      const { session } = waiter
-      let out = false
-      const done = waiter.done.then(() => {
-        out = true
-      })
+    const { session } = waiter
+    if (session !== undefined) {
       // Repeated, because a cancel that comes before the server has begun to wait has no effect. If the server does not
       // answer, ending the connection has to do.
-      while (!out) {
-        await this.#parts.cancel(session).catch(() => endQuietly(session))
-        await this.#all([done], CANCEL_AGAIN_MS)
-      }
+      do await this.#parts.cancel(session).catch(() => endQuietly(session))
+      while (!(await this.#within(CANCEL_AGAIN_MS, waiter.done)))
       this.#keepIdle(session)
     }
     await waiter.done
@@ -200,41 +178,33 @@ export class WaitingSessions {
   }
 
   #takeIdle({ key }: LockRequest): Session | undefined {
-    this.#idle = this.#idle.filter(({ session }) => session.lost === undefined)
-    const known = this.#idle.findIndex((idle) => idle.key === key)
-    return this.#idle.splice(known, 1)[0]?.session
+    this.#idle = this.#idle.filter(({ lost }) => lost === undefined)
+    const known = this.#idle.findIndex(({ waitedFor }) => waitedFor === key)
+    return this.#idle.splice(known, 1)[0]
   }
 
-  #keepIdle(session: Session, key?: string): void {
-    if (session.lost === undefined && this.#idle.length < MAX_IDLE && !this.#closed) this.#idle.push({ session, key })
+  #keepIdle(session: Session): void {
+    if (session.lost === undefined && this.#idle.length < MAX_IDLE && !this.#closed) this.#idle.push(session)
     else void endQuietly(session)
   }
 
-  /** A claim that does not ask again within its `waitMs` is dead. Then its place or its lease is given up. */
+  /** A claim that does not ask again within its `waiterTtlMs` is dead. Then its place or its lease is given up. */
   #keep(waiter: Waiter): void {
-    const { clock } = this.#parts
     waiter.timer?.cancel()
-    waiter.endsAtMs = this.#nowMs + waiter.claim.waitMs
-    waiter.timer = clock.setTimer(() => {
-      const lease = waiter.session?.leases.get(waiter.claim.claimId)
-      if (lease === undefined) void this.#leave(waiter)
-      else {
-        this.#forget(waiter)
-        if (waiter.session !== undefined) void endQuietly(waiter.session)
-      }
-    }, waiter.claim.waitMs)
+    waiter.endsAtMs = systemClock.now().monotonicMs + waiter.claim.waiterTtlMs
+    waiter.timer = systemClock.setTimer(() => {
+      if (!waiter.session?.leases.has(waiter.claim.claimId)) return void this.#leave(waiter)
+      this.#forget(waiter)
+      void endQuietly(waiter.session)
+    }, waiter.claim.waiterTtlMs)
   }
 
   #waitersOf(claims: readonly LeaseRef[]): Waiter[] {
     return claims.flatMap(({ claimId }) => this.#waiters.get(claimId) ?? [])
   }
 
-  get #nowMs(): number {
-    return this.#parts.clock.now().monotonicMs
-  }
-
-  async #all(work: readonly Promise<void>[], maxMs: number): Promise<void> {
-    if (work.length > 0) await settlesWithin(this.#parts.clock, maxMs, Promise.all(work))
+  async #within(maxMs: number, ...work: readonly (Promise<void> | undefined)[]): Promise<boolean> {
+    return work.length === 0 || settlesWithin(systemClock, maxMs, Promise.all(work))
   }
 }
 
@@ -245,25 +215,16 @@ async function endQuietly(session: Session): Promise<void> {
 
 interface Waiter {
   readonly claim: Claim
-  session: Session | undefined
-  /** The key that the session waits for. */
-  requestedKey?: string
+  session?: Session
   /** The claim has been given up. */
   over: boolean
-  granted?: boolean
-  timer: Timer | undefined
+  granted: boolean
+  timer?: Timer
   endsAtMs: number
   /** Resolves when its request was sent, or has failed. */
-  readonly sent: Promise<void>
-  readonly onSent: () => void
+  sent?: Promise<void>
   /** Settles when it does not wait any more, granted or not. */
-  done: Promise<void>
-}
-
-interface IdleSession {
-  readonly session: Session
-  /** The key that it has waited for before. */
-  readonly key: string | undefined
+  done?: Promise<void>
 }
 
 const MAX_IDLE = 2

@@ -1,3 +1,5 @@
+import type { LeaseRef } from '../../core/driver.ts'
+
 /** PostgreSQL array literals as text, so that every client sends and receives lists in the same way. */
 
 export function textArray(values: readonly (string | undefined)[]): string {
@@ -9,6 +11,13 @@ export const numberArray = (values: readonly (number | undefined)[]): string =>
 
 export const booleanArray = (values: readonly boolean[]): string =>
   `{${values.map((value) => (value ? 't' : 'f')).join(',')}}`
+
+/** The first parameters of `renew` and `release`. */
+export const leaseArrays = (leases: readonly LeaseRef[]): string[] => [
+  textArray(leases.map(({ lockName }) => lockName)),
+  textArray(leases.map(({ claimId }) => claimId)),
+  numberArray(leases.map(({ fencingToken }) => fencingToken)),
+]
 
 const quoted = (value: string): string => `"${/["\\]/.test(value) ? value.replaceAll(/["\\]/g, '\\$&') : value}"`
 

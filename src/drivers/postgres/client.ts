@@ -2,12 +2,11 @@ import { InvalidArgumentError, MissingClientError } from '../../core/errors.ts'
 import { isReadable } from '../../core/options.ts'
 import { importIfThere } from '../shared/optional-client.ts'
 import type { PostgresConnections } from './connections.ts'
-import { pgClientConnections, pgPoolConnections } from './pg-client.ts'
-import type { PgClient, PgPool } from './pg-types.ts'
+import { type PgClient, type PgPool, pgClientConnections, pgPoolConnections } from './pg-client.ts'
 import { type PostgresSql, sqlConnections, unrefSockets } from './postgres-js-client.ts'
 import { type PostgresTarget, pgConfig, postgresConfig, postgresPlace } from './url.ts'
 
-export type { PgClient, PgPool } from './pg-types.ts'
+export type { PgClient, PgPool } from './pg-client.ts'
 export type { PostgresSql } from './postgres-js-client.ts'
 
 /**
@@ -32,15 +31,11 @@ export async function openConnections(target: PostgresTarget): Promise<PostgresC
   if (pg !== undefined) {
     const { Pool } = (pg['default'] ?? pg) as { Pool: new (config: object) => PgPool }
     const config = { max: POOL_SIZE, connectionTimeoutMillis: CONNECT_MS, keepAlive: true, allowExitOnIdle: true }
-    return pgPoolConnections(new Pool({ ...config, ...pgConfig(target) }), {
-      owned: true,
-      place: postgresPlace(target),
-    })
+    const pool = new Pool({ ...config, ...pgConfig(target) })
+    return pgPoolConnections(pool, { owned: true, place: postgresPlace(target) })
   }
   const postgres = await importIfThere('postgres')
-  if (postgres !== undefined) {
-    return openSqlConnections(postgres['default'] as CreateSql, target)
-  }
+  if (postgres !== undefined) return openSqlConnections(postgres['default'] as CreateSql, target)
   throw new MissingClientError('the postgres driver', ['pg', 'postgres'])
 }
 
@@ -67,10 +62,7 @@ const POOL_SIZE = 4
 const CONNECT_MS = 5_000
 const MAX_RETRY_SECONDS = 1
 
-/**
- * What `begin` passes to its callback and what `reserve` returns is a single connection, in a transaction or about to
- * be in one. It has no `begin`.
- */
+/** What `begin` passes to its callback and what `reserve` returns is one connection, and has no `begin`. */
 const isSql = (client: unknown): client is PostgresSql =>
   typeof client === 'function' && 'unsafe' in client && 'begin' in client
 

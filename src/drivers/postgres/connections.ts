@@ -37,3 +37,24 @@ export interface DedicatedConnection {
   keepAlive(wanted: boolean): void
   end(): Promise<void>
 }
+
+/** A queue of one worker: starts each piece of work when the one before it has settled, even if that one failed. */
+export type SerialQueue = <T>(work: () => Promise<T>) => Promise<T>
+
+/** Work that finds the queue empty starts at once, in the same turn of the event loop. */
+export function createSerialQueue(): SerialQueue {
+  let last: Promise<unknown> | undefined
+  return (work) => {
+    const turn = last === undefined ? work() : last.then(work, work)
+    last = turn
+    const leave = (): void => {
+      if (last === turn) last = undefined
+    }
+    turn.then(leave, leave)
+    return turn
+  }
+}
+
+/** A half-open connection neither answers nor fails. After this time its query fails, and a pool drops it. */
+export const QUERY_MS = 10_000
+export const SCRIPT_MS = 120_000

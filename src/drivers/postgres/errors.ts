@@ -1,9 +1,16 @@
 import { HoldfastError, StoreError } from '../../core/errors.ts'
-import { type ConnectionTrouble, connectionTrouble, messageOf, safeCause } from '../../core/foreign-errors.ts'
+import {
+  type ConnectionTrouble,
+  codeOf,
+  connectionTrouble,
+  isA,
+  messageOf,
+  safeCause,
+} from '../../core/foreign-errors.ts'
 
 /** The five-character SQLSTATE, which both clients put into `code`. */
 export function sqlState(error: unknown): string | undefined {
-  const { code } = (error ?? {}) as { code?: unknown }
+  const code = codeOf(error)
   return typeof code === 'string' && /^[0-9A-Z]{5}$/.test(code) ? code : undefined
 }
 
@@ -13,11 +20,6 @@ export const IN_TRANSACTION =
   'only with its COMMIT, and not at all with its ROLLBACK. Give the driver a connection or a pool of its own, ' +
   'and return a client to its pool only after COMMIT or ROLLBACK. For a lock that lasts as long as a transaction, ' +
   'use lockInTransaction'
-
-/** For a statement that can be left out on such a connection. */
-export function unlessInTransaction(error: unknown): void {
-  if (!(error instanceof StoreError) || error.message !== IN_TRANSACTION) throw error
-}
 
 /** What is known about the server that a statement was sent to. */
 export interface AskedServer {
@@ -34,7 +36,7 @@ export function storeErrorFrom(
   error: unknown,
   { place, isPool = true, hasWritten = false }: AskedServer = {},
 ): HoldfastError {
-  if (error instanceof HoldfastError) return error
+  if (isA(error, HoldfastError)) return error
   const cause = safeCause(error)
   const state = sqlState(error)
   if (state === '2D000' || state === '25P02') return new StoreError(IN_TRANSACTION, { cause, retryable: isPool })
@@ -42,7 +44,7 @@ export function storeErrorFrom(
   const trouble = state === undefined ? connectionTrouble(error) : undefined
   const isPermanent = trouble?.isPermanent ?? (isRefusal(state, said) || (state === READ_ONLY && !hasWritten))
   const reason = trouble === undefined ? reasonFor(state, said) : wordsFor(trouble)
-  const code = (error as { code?: unknown } | undefined)?.code
+  const code = codeOf(error)
   const where = place === undefined ? '' : ` at ${place}`
   const message = `PostgreSQL${where} ${reason} (${typeof code === 'string' ? code : 'no code'}: ${said})`
   return new StoreError(message, { cause, retryable: !isPermanent })

@@ -68,12 +68,9 @@ export interface PostgresFence extends FencingGuard {
   reset(resource: string): Promise<boolean>
 }
 
-async function reset(transaction: PostgresTransaction, resource: string, options: FenceOptions = {}): Promise<boolean> {
-  const { schema = 'public' } = checkOptions(options, OPTIONS)
+async function reset(transaction: PostgresTransaction, resource: string, options?: FenceOptions): Promise<boolean> {
   checkResource(resource)
-  const [row] = await queryIn(transaction, statementsFor(schema).reset_fence, [resource]).catch((error: unknown) => {
-    throw missingFence(error, schema) ?? error
-  })
+  const [row] = await ask('reset_fence', transaction, [resource], options)
   return row?.['forgotten'] === '1'
 }
 
@@ -81,26 +78,29 @@ async function accept(
   transaction: PostgresTransaction,
   resource: string,
   token: Token,
-  options: FenceOptions = {},
+  options?: FenceOptions,
 ): Promise<void> {
-  const { schema = 'public' } = checkOptions(options, OPTIONS)
   checkResource(resource)
   const fencingToken = tokenOf(token)
-  try {
-    await queryIn(transaction, statementsFor(schema).fence, [resource, String(fencingToken)])
-  } catch (error) {
-    if (hasState(error, STALE)) {
-      throw new StaleTokenError(resource, fencingToken, undefined, { cause: safeCause(error) })
-    }
-    throw missingFence(error, schema) ?? error
-  }
+  await ask('fence', transaction, [resource, String(fencingToken)], options).catch((error: unknown) => {
+    if (!hasState(error, STALE)) throw error
+    throw new StaleTokenError(resource, fencingToken, undefined, { cause: safeCause(error) })
+  })
 }
 
-function missingFence(error: unknown, schema: string): StoreError | undefined {
-  if (!MISSING.some((state) => hasState(error, state))) return undefined
-  const command = `holdfast migrate --only fence --schema ${schema}`
-  const message = `the schema "${schema}" of this database has no holdfast_fence, or an old one: run "${command}"`
-  return new StoreError(message, { cause: safeCause(error), retryable: false })
+async function ask(
+  statement: 'fence' | 'reset_fence',
+  transaction: PostgresTransaction,
+  values: readonly string[],
+  options: FenceOptions = {},
+) {
+  const { schema = 'public' } = checkOptions(options, OPTIONS)
+  return queryIn(transaction, statementsFor(schema)[statement], values).catch((error: unknown) => {
+    if (!MISSING.some((state) => hasState(error, state))) throw error
+    const command = `holdfast migrate --only fence --schema ${schema}`
+    const message = `the schema "${schema}" of this database has no holdfast_fence, or an old one: run "${command}"`
+    throw new StoreError(message, { cause: safeCause(error), retryable: false })
+  })
 }
 
 /** Query builders wrap the client's error, each in a different way. */

@@ -6,19 +6,13 @@ import { systemClock } from '../../core/time/clock.ts'
 import { sleep } from '../../core/time/native-time.ts'
 import { systemRandom } from '../../core/time/random.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
-import type { DedicatedConnection, PostgresConnections } from './connections.ts'
+import type { PostgresConnections } from './connections.ts'
 import { sqlState, storeErrorFrom } from './errors.ts'
 import { quoteIdentifier, statementsFor } from './statements.ts'
 
-interface Migration {
-  readonly version: number
-  readonly sql: string
-}
-
 /**
- * In order. When the last one has not been run yet, all of them are run again. So every change of a file needs a new
- * file with the next number. Each file updates its own tables and functions from any earlier version, and does not
- * touch what is up to date.
+ * In order. If the last one has not been run, all of them are run again: each updates its own tables and functions from
+ * any earlier version. So every change of a file needs a new file with the next number.
  */
 const TEXTS: readonly string[] = [
   readProtocol('postgres/0001-tables.sql'),
@@ -51,7 +45,7 @@ export interface MigrationScope {
   readonly only?: 'fence'
 }
 
-export function migrations({ only }: MigrationScope = {}): readonly Migration[] {
+function migrations({ only }: MigrationScope = {}): readonly { readonly version: number; readonly sql: string }[] {
   const all = TEXTS.map((sql, index) => ({ version: index + 1, sql }))
   return only === undefined ? all : all.filter(({ version }) => version === FENCE_VERSION)
 }
@@ -61,10 +55,9 @@ export function migrations({ only }: MigrationScope = {}): readonly Migration[] 
  * @throws `InvalidArgumentError` if `schema` is not the name of a schema, or an option is unknown.
  */
 export function migrationScript(schema: string, options: MigrationScope = {}): string {
-  const { only } = checkScope(options)
   const { begin_migration, use_schema } = statementsFor(schema)
   const createSchema = `CREATE SCHEMA IF NOT EXISTS ${quoteIdentifier(schema)};`
-  const files = migrations(only === undefined ? {} : { only }).map(({ sql }) => sql)
+  const files = migrations(checkScope(options)).map(({ sql }) => sql)
   return [begin_migration, createSchema, use_schema, ...files, 'COMMIT;\n'].join('\n\n')
 }
 
@@ -92,12 +85,16 @@ export async function prepare(connections: PostgresConnections, schema: string, 
 /** The number of the last migration that was run; 0 if there was none. */
 export async function readVersion(connections: PostgresConnections, schema: string): Promise<number> {
   try {
-    const [row] = await connections.query(statementsFor(schema).version, [])
-    return Number(row?.['version'])
+    return await versionIn(connections, schema)
   } catch (error) {
     if (['42P01', '3F000'].includes(sqlState(error) ?? '')) return 0
     throw storeErrorFrom(error, connections)
   }
+}
+
+async function versionIn({ query }: Pick<PostgresConnections, 'query'>, schema: string): Promise<number> {
+  const [row] = await query(statementsFor(schema).version, [])
+  return Number(row?.['version'])
 }
 
 export const latestVersion = (): number => TEXTS.length
@@ -144,8 +141,13 @@ async function migrateOnce(
     const [found] = await connection.query('SELECT FROM pg_namespace WHERE nspname = $1::text', [schema])
     if (found === undefined) await connection.script(`CREATE SCHEMA ${quoteIdentifier(schema)}`)
     await connection.script(statements.use_schema)
-    const done = await versionsIn(connection, schema)
-    const due = done.has(latestVersion()) ? [] : migrations(scope)
+    // An error would end the transaction. So the table is looked for first.
+    const table = await connection.query(
+      "SELECT FROM pg_tables WHERE schemaname = $1::text AND tablename = 'holdfast_migrations'",
+      [schema],
+    )
+    const version = table.length === 0 ? 0 : await versionIn(connection, schema)
+    const due = version >= latestVersion() ? [] : migrations(scope)
     for (const { sql } of due) await connection.script(sql)
     await connection.script('COMMIT')
     return due.map(({ version }) => version)
@@ -165,14 +167,4 @@ function errorFrom(error: unknown, schema: string, connections: PostgresConnecti
       `run "holdfast migrate --schema ${schema}", or the SQL of "holdfast migrate --print", with a role that may`,
     { cause: safeCause(error), retryable: false },
   )
-}
-
-async function versionsIn(connection: DedicatedConnection, schema: string): Promise<ReadonlySet<number>> {
-  const there = await connection.query('SELECT FROM pg_tables WHERE schemaname = $1::text AND tablename = $2::text', [
-    schema,
-    'holdfast_migrations',
-  ])
-  if (there.length === 0) return new Set()
-  const rows = await connection.query('SELECT version FROM holdfast_migrations')
-  return new Set(rows.map((row) => Number(row['version'])))
 }

@@ -1,238 +1,151 @@
-import { randomBytes } from 'node:crypto'
-import type { AcquireAnswer, Claim, DriverListener, LeaseRef, StopListening } from '../../core/driver.ts'
+import { hash, randomBytes } from 'node:crypto'
+import type { DriverListener, Grant, StopListening } from '../../core/driver.ts'
 import { ClosedError, StoreError } from '../../core/errors.ts'
+import { MAX_HOLDER_ID_LENGTH } from '../../core/limits.ts'
+import { withTimeout } from '../../core/time/abort.ts'
 import { systemClock } from '../../core/time/clock.ts'
 import { clearInterval, setInterval } from '../../core/time/native-time.ts'
-import { systemRandom } from '../../core/time/random.ts'
-import { withTimeout } from '../../core/time/timeout.ts'
-import { WaitingClaims } from '../shared/waiting-claims.ts'
 import type { DedicatedConnection, PostgresConnections } from './connections.ts'
 import { storeErrorFrom } from './errors.ts'
-import { parseEvents, parseTheft, STOLEN_CHANNEL, stolenBy, type WakeEvent } from './notifications.ts'
 import { quoteIdentifier } from './statements.ts'
 
 export interface NotifyConnectionParts {
   readonly connections: PostgresConnections
   /** The channel to which the server sends what concerns the waiters of this driver. No other driver uses it. */
   readonly channel: string
-  /** Sends a payload to the channel over another connection. */
-  notify(payload: string): Promise<unknown>
+  readonly statements: Readonly<Record<'hello' | 'listen_key', string>>
   /** Creates the tables if they are missing. */
   prepare(): Promise<void>
-  /** The statement that returns the key of the proofs. */
-  readonly listenKey: string
-}
-
-/** A call that asks for claims which wait. */
-export interface WaitingCall {
-  /** New with every call: an event that it is part of was sent after the server had run this call. */
-  readonly id: string
-  /** What the call passes as the channel. */
-  readonly address: string
-  readonly sentMs: number
 }
 
 /** One connection that listens. The one before it may still be closing, and must not affect this one. */
 interface Subscription {
-  opened: Promise<DedicatedConnection>
+  opened?: Promise<DedicatedConnection>
   pingTimer?: NodeJS.Timeout
 }
 
 /** The connection of a driver that receives notifications. It is open while there are listeners. */
-export class NotifyConnection {
-  readonly #parts: NotifyConnectionParts
-  readonly #listeners = new Set<DriverListener>()
-  #current: Subscription | undefined
-  readonly #claims = new WaitingClaims<WaitingCall>(systemClock)
-  /** Of the proofs. Read again with every ping: an operator may have replaced it. */
-  #key = ''
-  #onTestMessage: ((payload: string) => void) | undefined
-  #closed = false
+export function createNotifyConnection({ connections, channel, statements, prepare }: NotifyConnectionParts) {
+  const listeners = new Set<DriverListener>()
+  let current: Subscription | undefined
+  let closed = false
 
-  constructor(parts: NotifyConnectionParts) {
-    this.#parts = parts
-  }
-
-  /** A request for these claims, some of which wait, is about to be sent. */
-  sends(claims: readonly Claim[]): WaitingCall {
-    const id = systemRandom.id()
-    const address = `${this.#parts.channel}:${id}`
-    const call: WaitingCall = { id, address, sentMs: systemClock.now().monotonicMs }
-    this.#claims.sends(claims, call)
-    return call
-  }
-
-  /** The answers to it. Only a claim that was refused goes on waiting. */
-  answered(call: WaitingCall, claims: readonly Claim[], answers: readonly (AcquireAnswer | Error)[]): void {
-    claims.forEach((claim, index) => {
-      const answer = answers[index]
-      if (answer === undefined || answer instanceof Error || answer.granted) this.#claims.forget(claim, call)
-    })
-  }
-
-  /** The claim no longer waits. */
-  forget(lease: LeaseRef): void {
-    this.#claims.forget(lease)
-  }
-
-  async listen(listener: DriverListener): Promise<StopListening> {
-    if (this.#closed) throw new ClosedError('the postgres driver is closed')
-    const current = this.#current ?? this.#subscribe()
+  async function listen(listener: DriverListener): Promise<StopListening> {
+    if (closed) throw new ClosedError('the postgres driver is closed')
+    const subscription = current ?? {}
+    current = subscription
+    subscription.opened ??= open(subscription)
     // Added before the connection is open, so that it misses nothing.
-    this.#listeners.add(listener)
+    listeners.add(listener)
     try {
-      await current.opened
+      await subscription.opened
     } catch (error) {
-      this.#listeners.delete(listener)
-      if (this.#current === current) this.#current = undefined
-      throw storeErrorFrom(error, this.#parts.connections)
+      listeners.delete(listener)
+      if (current === subscription) current = undefined
+      throw storeErrorFrom(error, connections)
     }
     return async () => {
-      this.#listeners.delete(listener)
-      if (this.#listeners.size === 0) await this.#stop()
+      listeners.delete(listener)
+      if (listeners.size === 0) await stop()
     }
   }
 
-  async close(): Promise<void> {
-    this.#closed = true
-    this.#listeners.clear()
-    await this.#stop()
-  }
-
-  #subscribe(): Subscription {
-    let disconnected = (_: unknown): void => {}
-    const subscription: Subscription = { opened: this.#open((cause) => disconnected(cause)) }
-    disconnected = (cause) => this.#disconnected(subscription, cause)
-    this.#current = subscription
-    const onOpen = (connection: DedicatedConnection): void => this.#startPings(subscription, connection)
-    // `listen` reports a failure to its caller.
-    subscription.opened.then(onOpen, () => {})
-    return subscription
-  }
-
-  async #open(onEnd: (cause: unknown) => void): Promise<DedicatedConnection> {
-    const { connections, channel } = this.#parts
-    await this.#parts.prepare()
-    const connection = await connections.dedicate({
-      onNotification: (from, payload) => {
-        if (from === channel) this.#onMessage(payload)
-        else if (from === STOLEN_CHANNEL) this.#onTheft(payload)
-      },
-      onEnd,
-      undo: () => `UNLISTEN ${quoteIdentifier(channel)}; UNLISTEN ${STOLEN_CHANNEL}`,
-    })
-    try {
-      await this.#readKey(connection)
-      await connection.script(`LISTEN ${quoteIdentifier(channel)}; LISTEN ${STOLEN_CHANNEL}`)
-      await this.#testDelivery()
-    } catch (error) {
-      await endQuietly(connection)
-      throw error
-    }
-    return connection
-  }
-
-  /** A connection without traffic cannot be told from a half-open one, and idle timeouts would end it. */
-  #startPings(subscription: Subscription, connection: DedicatedConnection): void {
-    if (this.#current !== subscription) return
-    // A waiter keeps the process alive. The connection over which it may be woken does not.
-    connection.keepAlive(false)
-    subscription.pingTimer = setInterval(() => {
-      this.#readKey(connection).catch((error: unknown) => {
-        void endQuietly(connection)
-        this.#disconnected(subscription, error)
-      })
-    }, PING_MS)
-    subscription.pingTimer.unref()
-  }
-
-  /** A pooler in transaction mode accepts LISTEN, but no notification ever arrives. */
-  async #testDelivery(): Promise<void> {
+  async function open(subscription: Subscription): Promise<DedicatedConnection> {
+    await prepare()
+    let key = ''
     // Random, so that no other client can send it and hide that nothing arrives.
-    const payload = `hello ${randomBytes(12).toString('hex')}`
+    const hello = `hello ${randomBytes(12).toString('hex')}`
     let arrive = (): void => {}
     const arrived = new Promise<void>((resolve) => {
       arrive = resolve
     })
-    this.#onTestMessage = (received) => {
-      if (received === payload) arrive()
+    const connection = await connections.dedicate({
+      onNotification(from, payload) {
+        if (from === FORCED_CHANNEL) reportForced(payload)
+        else if (from === channel && payload === hello) arrive()
+        else if (from === channel) for (const event of parseEvents(payload)) report(event, key)
+      },
+      onEnd: (cause) => disconnected(subscription, cause),
+      undo: () => `UNLISTEN ${quoteIdentifier(channel)}; UNLISTEN ${FORCED_CHANNEL}`,
+    })
+    /** The key of the proofs. Read again with every ping: an operator may have replaced it. */
+    async function readKey(): Promise<void> {
+      const [row] = await connection.query(statements.listen_key)
+      if (typeof row?.['key'] !== 'string' || row['key'] === '') {
+        throw new StoreError('permission denied for the sequences holdfast_key_1 and holdfast_key_2. Waiters poll')
+      }
+      key = row['key']
     }
-    const late = (): StoreError =>
-      new StoreError(
-        'notifications do not arrive, probably because of a pooler in transaction mode in between. Waiters poll. ' +
-          'Connect the driver to PostgreSQL directly to have them woken',
-      )
     try {
-      await this.#parts.notify(payload)
+      await readKey()
+      await connection.script(`LISTEN ${quoteIdentifier(channel)}; LISTEN ${FORCED_CHANNEL}`)
+      // A pooler in transaction mode accepts LISTEN, but no notification ever arrives.
+      await connections.query(statements.hello, [channel, hello])
       // Only from here: on a busy client the request above may have waited for others.
-      await withTimeout(systemClock, DELIVERY_MS, arrived, late)
-    } finally {
-      this.#onTestMessage = undefined
+      await withTimeout(systemClock, DELIVERY_MS, arrived, () => new StoreError(NOT_DELIVERED))
+    } catch (error) {
+      await endQuietly(connection)
+      throw error
     }
+    if (current !== subscription) return connection
+    // A waiter keeps the process alive. The connection over which it may be woken does not.
+    connection.keepAlive(false)
+    // A connection without traffic cannot be told from a half-open one, and idle timeouts would end it.
+    subscription.pingTimer = setInterval(() => {
+      readKey().catch((error: unknown) => {
+        void endQuietly(connection)
+        disconnected(subscription, error)
+      })
+    }, PING_MS)
+    subscription.pingTimer.unref()
+    return connection
   }
 
-  #onMessage(payload: string): void {
-    if (!payload.startsWith('[')) {
-      this.#onTestMessage?.(payload)
-      return
+  /** Hints are proved, too: a flood of forged ones must not cost queries. */
+  function report({ claimId, grant, isProvedBy }: WakeEvent, key: string): void {
+    const isProved = (secret: string): boolean => isProvedBy(key, secret)
+    for (const listener of [...listeners]) {
+      if (grant === undefined) listener.wake({ claimId }, isProved)
+      else listener.granted(claimId, grant, isProved)
     }
-    for (const event of parseEvents(payload)) this.#onEvent(event)
-  }
-
-  /**
-   * Every role that can connect can send to every channel. An event that is about no claim of ours, or that is not
-   * proved, is ignored. An event of the call before the newest one only makes the claim ask: its grant may have ended.
-   * But the server may have run the two calls in the other order, or decided the newest one before the change that the
-   * event is about.
-   */
-  #onEvent(event: WakeEvent): void {
-    const { claimId, grant } = event
-    const waiting = this.#claims.find(claimId)
-    if (waiting === undefined) return
-    const { claim, call, previous } = waiting
-    const isNewest = event.isProvedBy(this.#key, call.id)
-    if (!isNewest && (previous === undefined || !event.isProvedBy(this.#key, previous.id))) return
-    for (const listener of [...this.#listeners]) {
-      if (grant === undefined || !isNewest) listener.wake(claim.lockName, claimId)
-      else listener.granted(claimId, grant.ttlMs <= claim.ttlMs ? grant : { ...grant, ttlMs: claim.ttlMs })
-    }
-  }
-
-  async #readKey(connection: DedicatedConnection): Promise<void> {
-    const [row] = await connection.query(this.#parts.listenKey)
-    const key = row?.['key']
-    if (typeof key !== 'string' || key === '') {
-      throw new StoreError('permission denied for the sequences holdfast_key_1 and holdfast_key_2. Waiters poll')
-    }
-    this.#key = key
   }
 
   /** Core bounds what such a hint costs. */
-  #onTheft(payload: string): void {
-    const { lost = [], by = '' } = parseTheft(payload) ?? {}
+  function reportForced(payload: string): void {
+    const { lost = [], by = '' } = parseForced(payload) ?? {}
+    // Any client can write `by`.
+    const cause = new StoreError(`it was force-released by ${by.slice(0, MAX_HOLDER_ID_LENGTH)}`)
     for (const claimId of lost) {
-      for (const listener of [...this.#listeners]) listener.lost(claimId, stolenBy(by))
+      for (const listener of [...listeners]) listener.lost(claimId, cause)
     }
   }
 
-  #disconnected(subscription: Subscription, cause: unknown): void {
+  function disconnected(subscription: Subscription, cause: unknown): void {
     clearInterval(subscription.pingTimer)
-    if (this.#current !== subscription) return
-    this.#current = undefined
-    const listeners = [...this.#listeners]
-    this.#listeners.clear()
-    const error = storeErrorFrom(cause, this.#parts.connections)
-    for (const listener of listeners) listener.disconnected(error)
+    if (current !== subscription) return
+    current = undefined
+    const error = storeErrorFrom(cause, connections)
+    const notified = [...listeners]
+    listeners.clear()
+    for (const listener of notified) listener.disconnected(error)
   }
 
-  async #stop(): Promise<void> {
-    const current = this.#current
-    this.#current = undefined
-    clearInterval(current?.pingTimer)
+  async function stop(): Promise<void> {
+    const stopped = current
+    current = undefined
+    clearInterval(stopped?.pingTimer)
     // One that failed to open needs no closing.
-    const connection = await current?.opened.catch(() => undefined)
+    const connection = await stopped?.opened?.catch(() => undefined)
     if (connection !== undefined) await endQuietly(connection)
   }
+
+  async function close(): Promise<void> {
+    closed = true
+    listeners.clear()
+    await stop()
+  }
+
+  return { listen, close }
 }
 
 /** The connection is not used any more. An error while it closes, for example because it is broken, changes nothing. */
@@ -242,3 +155,53 @@ async function endQuietly(connection: DedicatedConnection): Promise<void> {
 
 const PING_MS = 5_000
 const DELIVERY_MS = 3_000
+
+const NOT_DELIVERED =
+  'notifications do not arrive, probably because of a pooler in transaction mode in between. Waiters poll. ' +
+  'Connect the driver to PostgreSQL directly to have them woken'
+
+/** Every role that can connect can send to a channel. A payload without the expected form is ignored. */
+
+/** One event of `holdfast_tell`. Its texts stay as they were sent: the proof is about them. */
+interface WakeEvent {
+  readonly claimId: string
+  /** Absent: the claim should ask again. */
+  readonly grant?: Grant
+  /** Whether it was sent by a client that knows the key, about the call with this random text. */
+  isProvedBy(key: string, callId: string): boolean
+}
+
+/** The channel of `holdfast_steal`. */
+const FORCED_CHANNEL = 'holdfast_stolen'
+
+export function parseEvents(payload: string): WakeEvent[] {
+  try {
+    const found: unknown = JSON.parse(payload)
+    return Array.isArray(found) ? found.flatMap((event) => eventFrom(event) ?? []) : []
+  } catch {
+    return []
+  }
+}
+
+function eventFrom(event: unknown): WakeEvent | undefined {
+  if (!Array.isArray(event) || event.length !== 5 || !event.every((part) => typeof part === 'string')) return undefined
+  const [claimId, token, acquiredAt, ttl, proof] = event as [string, string, string, string, string]
+  const isProvedBy = (key: string, callId: string): boolean => {
+    const told = `${key} ${callId} ${token} ${acquiredAt} ${ttl} ${claimId} ${key}`
+    return proof === hash('sha256', told)
+  }
+  if (token === '' && acquiredAt === '' && ttl === '') return { claimId, isProvedBy }
+  const [fencingToken, acquiredAtMs, ttlMs] = [Number(token), Number(acquiredAt), Number(ttl)]
+  if (!Number.isSafeInteger(fencingToken) || !(fencingToken > 0 && acquiredAtMs > 0 && ttlMs > 0)) return undefined
+  return { claimId, grant: { granted: true, fencingToken, ttlMs, acquiredAtMs }, isProvedBy }
+}
+
+/** What `holdfast_steal` sends: the claims whose leases were ended by force, and the new holder. */
+export function parseForced(payload: string): { lost: readonly string[]; by: string } | undefined {
+  try {
+    const { lost, by } = JSON.parse(payload) as { lost?: unknown; by?: unknown }
+    return Array.isArray(lost) ? { lost: lost.filter((each) => typeof each === 'string'), by: String(by) } : undefined
+  } catch {
+    return undefined
+  }
+}

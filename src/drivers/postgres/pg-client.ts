@@ -1,11 +1,66 @@
+import { createHash } from 'node:crypto'
 import { StoreError } from '../../core/errors.ts'
 import { redactedUrl } from '../../core/secrets.ts'
-import type { PostgresConnections } from './connections.ts'
+import { settlesWithin } from '../../core/time/abort.ts'
+import { systemClock } from '../../core/time/clock.ts'
+import {
+  createSerialQueue,
+  type DedicatedConnection,
+  type DedicatedEvents,
+  type PostgresConnections,
+  QUERY_MS,
+  type Row,
+  SCRIPT_MS,
+  type SerialQueue,
+} from './connections.ts'
 import { IN_TRANSACTION, sqlState } from './errors.ts'
-import { dedicatedConnection, endOrDestroy } from './pg-dedicated.ts'
-import { QUERY_MS, query, queryPrepared, queueOf } from './pg-query.ts'
-import type { PgClient, PgPool, WithSocket } from './pg-types.ts'
 import { postgresPlace } from './url.ts'
+
+/** The few methods of the package pg that the drivers call, so that no version of its types is required. */
+
+/** A `Pool` of pg. */
+export interface PgPool {
+  query(config: PgQuery): Promise<PgResult>
+  connect(): Promise<PgPoolClient>
+  end(): Promise<void>
+  on(event: 'error', listener: (error: Error) => void): unknown
+  readonly totalCount: number
+}
+
+/** A `Client` of pg that the caller has connected. */
+export interface PgClient {
+  query(config: PgQuery): Promise<PgResult>
+  on(event: 'notification', listener: (message: PgNotification) => void): unknown
+  on(event: 'error', listener: (error: Error) => void): unknown
+  on(event: 'end', listener: () => void): unknown
+  removeListener(event: string, listener: (event: Error & PgNotification) => void): unknown
+  getTransactionStatus?(): string | null
+}
+
+export interface PgPoolClient extends PgClient {
+  release(destroy?: boolean | Error): void
+}
+
+export interface PgQuery {
+  text: string
+  values?: (string | null)[]
+  query_timeout?: number
+  name?: string
+}
+
+export interface PgResult {
+  readonly rows: readonly unknown[]
+}
+
+export interface PgNotification {
+  readonly channel: string
+  readonly payload?: string | undefined
+}
+
+/** The socket of a pg client, which has no method of its own for what is done with it. */
+interface WithSocket {
+  readonly connection?: { readonly stream?: { ref?(): void; unref?(): void; destroy?(): void } }
+}
 
 export function pgPoolConnections(
   pool: PgPool,
@@ -13,7 +68,7 @@ export function pgPoolConnections(
 ): PostgresConnections {
   ignoreErrorEvents(pool)
   const clients = owned ? clientsOf(pool) : []
-  const send = retriedIfIdleEnded(queryPrepared(pool))
+  const send = sendOn(pool)
   return {
     place,
     query: send,
@@ -27,8 +82,7 @@ export function pgPoolConnections(
         return dedicatedConnection(client, events, async () => client.release(true))
       }
       const client = new Client(options)
-      // Each query of ours has its own deadline, and one that waits in the server's queue must have none. So the pool's
-      // setting must not apply.
+      // Each query of ours has its own deadline, and one that waits in the server's queue has none.
       if (client.connectionParameters) client.connectionParameters.query_timeout = false
       ignoreErrorEvents(client)
       await client.connect()
@@ -63,29 +117,7 @@ function placeOf({ host, port, database, connectionString }: PgPlace = {}): stri
   return postgresPlace({ host: host ?? 'localhost', port: port ?? 5432, database: database ?? '' })
 }
 
-/**
- * A call may get a connection that the server has just ended because it was idle. Nothing was done then, so the call is
- * sent again. The next connection may have ended as well. The pool drops each of them.
- */
-function retriedIfIdleEnded(send: PostgresConnections['query']): PostgresConnections['query'] {
-  return async (text, values) => {
-    for (let tries = 1; ; tries += 1) {
-      try {
-        return await send(text, values)
-      } catch (error) {
-        if (sqlState(error) !== IDLE_SESSION_TIMEOUT || tries === MAX_TRIES) throw error
-      }
-    }
-  }
-}
-
-const MAX_TRIES = 20
-const IDLE_SESSION_TIMEOUT = '57P05'
-
-/**
- * An idle connection that breaks emits `error`. Without a listener, that would end the process. One listener for each
- * emitter is enough, however many drivers use it.
- */
+/** An idle connection that breaks emits `error`, which would end the process if nothing listened. */
 function ignoreErrorEvents(emitter: Pick<PgPool, 'on'>): void {
   if (withListener.has(emitter)) return
   withListener.add(emitter)
@@ -110,7 +142,10 @@ export function pgClientConnections(client: PgClient): PostgresConnections {
     query: (text, values) => inTurn(() => query(client, text, values)),
     call: (text, values) =>
       inTurn(async () => {
-        refuseOpenTransaction(client)
+        // A call that the server refuses aborts the caller's transaction. A heartbeat must not do that. So the client's
+        // own transaction status is checked first. (Older versions of pg do not have it.)
+        const status = client.getTransactionStatus?.()
+        if (status === 'T' || status === 'E') throw new StoreError(IN_TRANSACTION, { retryable: false })
         return query(client, text, values)
       }),
     isPool: false,
@@ -126,11 +161,118 @@ export function pgClientConnections(client: PgClient): PostgresConnections {
   }
 }
 
-/**
- * A call that the server refuses aborts the caller's transaction. A heartbeat must not do that. So the client's own
- * transaction status is checked first. (Older versions of pg do not have it.)
- */
-function refuseOpenTransaction(client: PgClient): void {
-  const status = client.getTransactionStatus?.()
-  if (status === 'T' || status === 'E') throw new StoreError(IN_TRANSACTION, { retryable: false })
+/** A client of pg as a connection that nothing else uses. `close` ends it, or gives it back to the caller. */
+function dedicatedConnection(
+  client: PgClient,
+  events: DedicatedEvents,
+  close: () => Promise<void>,
+  isCallers = false,
+): DedicatedConnection {
+  let ended = false
+  const onError = (cause: Error): void => {
+    if (ended) return
+    stop()
+    events.onEnd(cause)
+  }
+  const onClosed = (): void => onError(new Error('the server closed the connection'))
+  const onNotification = ({ channel, payload = '' }: PgNotification): void => events.onNotification?.(channel, payload)
+  const stop = (): void => {
+    ended = true
+    client.removeListener('notification', onNotification)
+    client.removeListener('error', onError)
+    client.removeListener('end', onClosed)
+  }
+  client.on('error', onError)
+  client.on('end', onClosed)
+  client.on('notification', onNotification)
+  const inTurn = queueOf(client)
+  return {
+    query: (text, values, timeoutMs = QUERY_MS) => inTurn(() => query(client, text, values, { timeoutMs })),
+    async script(text) {
+      await inTurn(() => client.query({ text, query_timeout: SCRIPT_MS }))
+    },
+    get serverPid() {
+      const { processID } = client as { processID?: number | null }
+      return processID ? String(processID) : undefined
+    },
+    isCallers,
+    keepAlive(wanted) {
+      const stream = isCallers ? undefined : (client as WithSocket).connection?.stream
+      if (wanted) stream?.ref?.()
+      else stream?.unref?.()
+    },
+    async end() {
+      if (ended) return
+      stop()
+      await close()
+    },
+  }
 }
+
+/** A server that hangs does not confirm the end. Its sockets would keep the process alive, so they are destroyed. */
+async function endOrDestroy(what: { end(): Promise<void> }, clients: () => Iterable<WithSocket>): Promise<void> {
+  const ending = what.end()
+  if (await settlesWithin(systemClock, END_MS, ending)) return
+  for (const { connection } of clients()) connection?.stream?.destroy?.()
+  await ending
+}
+
+const END_MS = 1_000
+
+async function query(
+  client: Pick<PgClient, 'query'>,
+  text: string,
+  values: readonly (string | null)[] | undefined,
+  { timeoutMs = QUERY_MS, name }: { timeoutMs?: number; name?: string | undefined } = {},
+): Promise<readonly Row[]> {
+  const config = { text, query_timeout: timeoutMs, ...(values && { values: [...values] }), ...(name && { name }) }
+  const { rows } = await client.query(config)
+  return rows as readonly Row[]
+}
+
+/**
+ * Sends a call again if nothing was done.
+ *
+ * - Named statements are parsed and planned once for each connection. Behind a pooler in transaction mode, the next
+ *   transaction may get a connection that does not have the statement, or has it already. From then on, statements are
+ *   sent without a name.
+ * - The server may just have ended the connection, because it was idle. The next one may have ended as well. The pool
+ *   drops each of them.
+ */
+function sendOn(pool: PgPool): PostgresConnections['query'] {
+  let prepares = true
+  return async (text, values) => {
+    for (let tries = 1; ; tries += 1) {
+      const name = prepares ? statementName(text) : undefined
+      try {
+        return await query(pool, text, values, { name })
+      } catch (error) {
+        const state = sqlState(error) ?? ''
+        if (name !== undefined && NOT_PREPARED.includes(state)) prepares = false
+        else if (state !== IDLE_SESSION_TIMEOUT || tries >= MAX_TRIES) throw error
+      }
+    }
+  }
+}
+
+const NOT_PREPARED = ['26000', '42P05']
+const IDLE_SESSION_TIMEOUT = '57P05'
+const MAX_TRIES = 20
+
+/** A hash of the text, so that two statements never have the same name, even if the application uses the connection. */
+function statementName(text: string): string {
+  const name = names.get(text) ?? `holdfast_${createHash('sha256').update(text).digest('hex').slice(0, 24)}`
+  names.set(text, name)
+  return name
+}
+
+const names = new Map<string, string>()
+
+/** pg warns about a query on a busy client. So each client has one queue, however many drivers use it. */
+function queueOf(client: PgClient): SerialQueue {
+  const queue = queues.get(client) ?? createSerialQueue()
+  queues.set(client, queue)
+  return queue
+}
+
+const queues = new WeakMap<PgClient, SerialQueue>()

@@ -1,10 +1,17 @@
 import { connect, type Socket } from 'node:net'
 import { MissingClientError, StoreError } from '../../core/errors.ts'
+import { withTimeout } from '../../core/time/abort.ts'
 import { systemClock } from '../../core/time/clock.ts'
 import { clearTimeout, setTimeout } from '../../core/time/native-time.ts'
-import { withTimeout } from '../../core/time/timeout.ts'
 import { importIfThere } from '../shared/optional-client.ts'
-import type { PostgresConnections, Row } from './connections.ts'
+import {
+  type DedicatedConnection,
+  type DedicatedEvents,
+  type PostgresConnections,
+  QUERY_MS,
+  type Row,
+  SCRIPT_MS,
+} from './connections.ts'
 import { postgresPlace } from './url.ts'
 
 /** The few methods that the drivers call of what `postgres()` of the package postgres returns. */
@@ -19,8 +26,6 @@ export interface SqlQuery extends PromiseLike<readonly unknown[]> {
   simple(): PromiseLike<unknown>
 }
 
-const QUERY_MS = 10_000
-const SCRIPT_MS = 120_000
 const IDLE_MS = 10_000
 
 /**
@@ -40,30 +45,28 @@ export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): 
     old.end({ timeout: 0 }).catch(() => {}) // It is not used any more.
   }
 
-  function begin(): void {
-    inFlight += 1
-    clearTimeout(idleTimer)
-  }
-
-  function end(): void {
-    inFlight -= 1
-    if (inFlight > 0 || reopen === undefined || isClosed) return
-    // postgres has such a timer, too, but that one keeps the process alive.
-    idleTimer = setTimeout(replace, IDLE_MS)
-    idleTimer.unref()
-  }
-
-  function send<T>(queryOn: (sql: PostgresSql) => PromiseLike<T>): Promise<T> {
+  const query: PostgresConnections['query'] = async (text, values) => {
     const current = sql
     const late = (): StoreError => {
       if (reopen !== undefined && sql === current) replace()
       return noAnswer(QUERY_MS)
     }
-    begin()
-    return withTimeout(systemClock, QUERY_MS, Promise.resolve(queryOn(current)), late).finally(end)
+    inFlight += 1
+    clearTimeout(idleTimer)
+    try {
+      // Without a named statement, postgres asks the server for the parameter types before each query. A pool with
+      // `prepare: false` keeps that setting.
+      const answer = current.unsafe(text, [...values], { prepare: true }) as PromiseLike<readonly Row[]>
+      return await answered(answer, QUERY_MS, late)
+    } finally {
+      inFlight -= 1
+      if (inFlight === 0 && reopen !== undefined && !isClosed) {
+        // postgres has such a timer, too, but that one keeps the process alive.
+        idleTimer = setTimeout(replace, IDLE_MS)
+        idleTimer.unref()
+      }
+    }
   }
-
-  const query: PostgresConnections['query'] = (text, values) => send((sql) => prepared(sql, text, values))
 
   return {
     place: placeOf(given),
@@ -110,31 +113,27 @@ interface SqlOptions {
   readonly database?: string
 }
 
-async function dedicate(
-  given: PostgresSql,
-  events: Parameters<PostgresConnections['dedicate']>[0],
-): ReturnType<PostgresConnections['dedicate']> {
+async function dedicate(given: PostgresSql, events: DedicatedEvents): Promise<DedicatedConnection> {
   const found = await importIfThere('postgres')
   const create = found?.['default'] as ((options: object) => PostgresSql) | undefined
   if (create === undefined) throw new MissingClientError('a client of postgres', ['postgres'])
   let ended = false
   let connected = false
+  const drop = (): void => {
+    ended = true
+    sql.end({ timeout: 0 }).catch(() => {}) // It is not used any more.
+  }
   // postgres reconnects by itself and reports it nowhere else.
   const onclose = (): void => {
     if (ended || !connected) return
-    ended = true
+    drop()
     events.onEnd(new Error('the server closed the connection'))
-    void sql.end({ timeout: 0 }).catch(() => {})
   }
   const timers = { idle_timeout: null, max_lifetime: null }
   const options = { max: 1, ...timers, ...unrefSockets(given.options), fetch_types: false, onclose, onnotice: () => {} }
   const onnotify = (channel: string, payload: string): void => events.onNotification?.(channel, payload)
   const sql = create({ ...given.options, ...options, onnotify })
-  const query = async (
-    text: string,
-    values?: readonly (string | null)[],
-    timeoutMs = QUERY_MS,
-  ): Promise<readonly Row[]> => {
+  const query: DedicatedConnection['query'] = async (text, values, timeoutMs = QUERY_MS) => {
     if (ended) throw new StoreError('the connection has ended')
     // Not prepared: each text begins with an activity comment, and hardly two are the same.
     const answer = sql.unsafe(text, values && [...values]) as PromiseLike<readonly Row[]>
@@ -145,8 +144,7 @@ async function dedicate(
     const { state } = (await query('SELECT 1')) as { state?: { pid?: number } }
     serverPid = state?.pid ? String(state.pid) : undefined
   } catch (error) {
-    ended = true
-    void sql.end({ timeout: 0 }).catch(() => {})
+    drop()
     throw error
   }
   connected = true
@@ -166,15 +164,8 @@ async function dedicate(
   }
 }
 
-/**
- * Without a named statement, postgres asks the server for the parameter types before each query. A pool with
- * `prepare: false` keeps that setting.
- */
-const prepared = (sql: Pick<PostgresSql, 'unsafe'>, text: string, values: readonly (string | null)[]) =>
-  sql.unsafe(text, [...values], { prepare: true }) as PromiseLike<readonly Row[]>
-
 /** The package postgres has no deadline for a query. */
-const answered = <T>(query: PromiseLike<T>, ms: number): Promise<T> =>
-  withTimeout(systemClock, ms, Promise.resolve(query), () => noAnswer(ms))
+const answered = <T>(query: PromiseLike<T>, ms: number, late = () => noAnswer(ms)): Promise<T> =>
+  withTimeout(systemClock, ms, Promise.resolve(query), late)
 
 const noAnswer = (ms: number): StoreError => new StoreError(`PostgreSQL did not answer within ${ms} ms`)

@@ -17,27 +17,23 @@ import type { Row } from './connections.ts'
 /** A page of names, each with all of its limits: a name may have up to 32 of them. */
 export function ratesFrom(text: string, pageSize: number): RatesPage {
   const names = JSON.parse(text) as [name: string, numbers: number[]][]
-  const rates = names.flatMap(([name, numbers]) => {
-    const limits: RateRecord[] = []
+  const rates: RateRecord[] = []
+  for (const [name, numbers] of names) {
     for (let at = 0; at + 2 < numbers.length; at += 3) {
       const [limit = 0, micros = 0, burst = 0] = numbers.slice(at, at + 3)
-      limits.push({ name, limit: { limit, periodMs: micros / 1_000, burst } })
+      rates.push({ name, limit: { limit, periodMs: micros / 1_000, burst } })
     }
-    return limits
-  })
+  }
   const last = names.at(-1)
   return names.length < pageSize || last === undefined ? { rates } : { rates, next: last[0] }
 }
 
-export interface RateCalls {
-  step(values: readonly string[]): Promise<Row>
-  change(values: readonly (string | null)[]): Promise<Row>
-}
+type Call = (values: readonly (string | null)[]) => Promise<Row>
 
 /** Rate-limiting steps, and changes of limits. */
 export const consume = (
   requests: readonly RateRequest[],
-  { step, change }: RateCalls,
+  { step, change }: { readonly step: Call; readonly change: Call },
 ): Promise<readonly (RateAnswer | Error)[]> =>
   inOrder(
     requests,
@@ -50,35 +46,20 @@ export const consume = (
     },
   )
 
-/**
- * Sends a list in one statement. A statement can touch a row only once, so steps on one name with different costs or
- * limits need further statements.
- */
-async function takeSteps(
-  requests: readonly RateRequest[],
-  call: (values: readonly string[]) => Promise<Row>,
-): Promise<(RateAnswer | Error)[]> {
+/** A statement touches a row only once. Steps on one name with different limits need further statements. */
+async function takeSteps(requests: readonly RateRequest[], call: Call): Promise<(RateAnswer | Error)[]> {
   const answers = new Array<RateAnswer | Error>(requests.length)
   let waiting = takesOf(requests)
   while (waiting.length > 0) {
-    const names = new Set<string>()
-    const later: Take[] = []
-    const takes = waiting.filter((take) => {
-      if (!names.has(take.name)) return names.add(take.name)
-      later.push(take)
-      return false
-    })
-    await consumeOnce(takes.sort(stepsFirst), answers, call)
-    waiting = later
+    const first = new Map<string, Take>()
+    for (const take of waiting) if (!first.has(take.name)) first.set(take.name, take)
+    await consumeOnce([...first.values()].sort(stepsFirst), answers, call)
+    waiting = waiting.filter((take) => first.get(take.name) !== take)
   }
   return answers
 }
 
-async function consumeOnce(
-  takes: readonly Take[],
-  answers: (RateAnswer | Error)[],
-  call: (values: readonly string[]) => Promise<Row>,
-): Promise<void> {
+async function consumeOnce(takes: readonly Take[], answers: (RateAnswer | Error)[], call: Call): Promise<void> {
   const { policies, numbers } = policiesOf(takes)
   const { places, list } = policyList(policies)
   const { answers: reply } = await call([
@@ -100,7 +81,12 @@ async function consumeOnce(
 /** Reads the answer to one request, which begins at this index. */
 function takenFrom({ name, policy }: Take, states: readonly number[], at: number): Taken | Error {
   const count = states[at] as number
-  if (count === TOO_MANY_LIMITS) return tooManyLimits(name)
+  if (count === TOO_MANY_LIMITS) {
+    return new OverloadError(
+      `the key "${name}" has too many different limits: PostgreSQL keeps at most 32 that have not run out. ` +
+        'This call took nothing. Use fewer different limits for one key, or wait until others have run out',
+    )
+  }
   const usedMs = states.slice(at + 2, at + 2 + policy.limits.length)
   return { count: Math.max(0, count), usedMs, blockedMs: Math.max(0, TOO_MANY_LIMITS - count) }
 }
@@ -119,12 +105,6 @@ function policyList(policies: readonly Policy[]): { places: number[]; list: numb
   })
   return { places, list }
 }
-
-const tooManyLimits = (name: string): OverloadError =>
-  new OverloadError(
-    `the key "${name}" has too many different limits: PostgreSQL keeps at most 32 that have not run out. ` +
-      'This call took nothing. Use fewer different limits for one key, or wait until others have run out',
-  )
 
 /** Requests that take a step come before those that only look. Each part is sorted byte by byte. */
 function stepsFirst(a: Take, b: Take): number {

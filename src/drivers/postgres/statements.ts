@@ -1,32 +1,15 @@
+import { isStorable } from '../../core/arguments.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
-import { isStorable } from '../../core/names.ts'
 import { namedStatements } from '../shared/named-statements.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
 
 /** The statements that are sent for the methods of the driver. */
-export type CallName =
-  | 'acquire'
-  | 'acquire_one'
-  | 'acquire_groups'
-  | 'steal'
-  | 'renew'
-  | 'release'
-  | 'release_one'
-  | 'inspect'
-  | 'forced'
-  | 'consume'
-  | 'change_rate'
-  | 'rates'
+export type CallName = AcquireName | LeaseName | 'consume' | 'change_rate' | 'rates'
+type AcquireName = 'acquire' | 'acquire_one' | 'acquire_groups' | 'acquire_by_force'
+type LeaseName = 'renew' | 'release' | 'release_one' | 'inspect'
 
-export type StatementName =
-  | CallName
-  | 'listen_key'
-  | 'fence'
-  | 'reset_fence'
-  | 'version'
-  | 'hello'
-  | 'begin_migration'
-  | 'use_schema'
+type StatementName = CallName | 'listen_key' | 'hello' | 'fence' | 'reset_fence' | SchemaName
+type SchemaName = 'version' | 'begin_migration' | 'use_schema'
 
 /** The statements for one schema. Its quoted name is all that is ever inserted into them. */
 export function statementsFor(schema: string): Readonly<Record<StatementName, string>> {
@@ -34,7 +17,7 @@ export function statementsFor(schema: string): Readonly<Record<StatementName, st
   if (known !== undefined) return known
   checkSchema(schema)
   const sql = readProtocol('postgres/statements.sql').replaceAll(':"schema"', () => quoteIdentifier(schema))
-  const made = namedStatements<StatementName>(withoutComments(sql))
+  const made = namedStatements<StatementName>(sql)
   if (statements.size >= MAX_SCHEMAS) statements.clear()
   statements.set(schema, made)
   return made
@@ -54,8 +37,5 @@ function checkSchema(schema: unknown): asserts schema is string {
 }
 
 const MAX_NAME_BYTES = 63
-
-/** Comments would be sent with every call. */
-export const withoutComments = (sql: string): string => sql.replaceAll(/^--(?! name: ).*\n/gm, '')
 
 export const quoteIdentifier = (name: string): string => `"${name.replaceAll('"', '""')}"`

@@ -1,4 +1,5 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
+import type { Row } from './connections.ts'
 
 /**
  * An open transaction of the caller, typed by the few methods that are called: a connected client of pg after `BEGIN`,
@@ -12,15 +13,12 @@ export type PostgresTransaction =
   | { raw(text: string, bindings: never): PromiseLike<unknown> }
   | { readonly _: { readonly session: { prepareQuery(query: never, ...options: never[]): object } } }
 
-/**
- * Runs one statement in the caller's transaction. Values are text, and the statement casts them. Rejects if no
- * transaction is open: what the statement locks would be free again before the caller has the answer.
- */
+/** Rejects if no transaction is open: what the statement locks would be free again before the answer is here. */
 export async function queryIn(
   transaction: PostgresTransaction,
   text: string,
   values: readonly string[],
-): Promise<readonly Readonly<Record<string, unknown>>[]> {
+): Promise<readonly Row[]> {
   if (isOutside(transaction)) throw new InvalidArgumentError('transaction', transaction, RULE)
   const rows = await rowsIn(transaction, text, values)
   // A client of pg learns its transaction status from each answer, so it can only be checked afterwards.
@@ -49,7 +47,7 @@ async function rowsIn(
   transaction: PostgresTransaction,
   text: string,
   values: readonly string[],
-): Promise<readonly Readonly<Record<string, unknown>>[]> {
+): Promise<readonly Row[]> {
   const tx = transaction as unknown as Record<string, (...args: unknown[]) => Promise<unknown>>
   if (typeof tx['$queryRawUnsafe'] === 'function') return rowsOf(await tx['$queryRawUnsafe'](text, ...values))
   if (typeof tx['executeQuery'] === 'function') {
@@ -79,9 +77,9 @@ interface DrizzleSession {
   ): { execute(): Promise<unknown> }
 }
 
-function rowsOf(result: unknown): readonly Readonly<Record<string, unknown>>[] {
+function rowsOf(result: unknown): readonly Row[] {
   const { rows } = result as { rows?: unknown }
-  return (Array.isArray(result) ? result : (rows ?? [])) as readonly Readonly<Record<string, unknown>>[]
+  return (Array.isArray(result) ? result : (rows ?? [])) as readonly Row[]
 }
 
 /** Knex has `?` for each value, in the order of the text. */

@@ -13,12 +13,6 @@ import {
   urlParts,
 } from '../shared/url.ts'
 
-export interface UrlOptions {
-  readonly schema?: string
-  readonly durability?: 'crash-safe' | 'relaxed'
-  readonly migrate?: boolean
-}
-
 /** The database that a URL names, and the parameters for the client. */
 export interface PostgresTarget {
   /** A host name, an address, or the folder of a Unix socket. */
@@ -36,12 +30,12 @@ export interface PostgresTarget {
  * Parses `postgres://user:password@host:port/database?…`. The URL must identify the database completely. A client
  * would take a missing part from its environment, which may differ from process to process.
  */
-export function postgresUrl(url: string): { target: PostgresTarget; options: UrlOptions } {
+export function postgresUrl(url: string) {
   const parts = urlParts(url, 'postgres://user:password@host:5432/database')
   const isOurs = ({ name }: Parameter): boolean => OURS.some((each) => each === name) || name.startsWith('holdfast_')
   const values = knownParameters(parts.parameters.filter(isOurs), OURS)
   const migrate = booleanParameter('holdfast_migrate', values.holdfast_migrate)
-  const target = {
+  const target: PostgresTarget = {
     ...placeOf(parts, values),
     database: databaseOf(parts),
     user: parts.username,
@@ -64,22 +58,20 @@ const OURS = ['holdfast_schema', 'holdfast_durability', 'holdfast_migrate', 'con
 /** In front of the path or, for a Unix socket, in parameters: `postgres:///database?host=/var/run/postgresql`. */
 function placeOf({ hosts }: UrlParts, { host, port }: { host?: string; port?: string }): HostPort {
   const [first = ''] = hosts
+  const portFrom = (text: string | undefined): number => (text === undefined ? DEFAULT_PORT : checkPort(text))
   if (hosts.length > 1) {
     const rule =
       'one host: which of several is used may differ from client to client. Pass a client of your own instead'
     throw new InvalidArgumentError('url host', `${hosts.length} hosts`, rule)
   }
-  if (first === '' && host?.startsWith('/')) return { host, port: port === undefined ? DEFAULT_PORT : checkPort(port) }
+  if (first === '' && host?.startsWith('/')) return { host, port: portFrom(port) }
   if (host !== undefined || port !== undefined) {
     const rule = 'the folder of a Unix socket, where the URL names no host before its path'
     throw new InvalidArgumentError('url parameter host', host, rule)
   }
   const [, folder, socketPort] = /^(%2f[^:]*)(?::(.*))?$/i.exec(first) ?? []
   if (folder === undefined) return hostPort(first, DEFAULT_PORT)
-  return {
-    host: decoded('url host', folder),
-    port: socketPort === undefined ? DEFAULT_PORT : checkPort(socketPort),
-  }
+  return { host: decoded('url host', folder), port: portFrom(socketPort) }
 }
 
 function databaseOf({ path, shownPath }: UrlParts): string {
@@ -90,11 +82,8 @@ function databaseOf({ path, shownPath }: UrlParts): string {
   const database = decoded('url database', path)
   // pg does not decode %3F and %23.
   if (!path.includes('/') && !/[?#\0]/.test(database)) return database
-  throw new InvalidArgumentError(
-    'url database',
-    shownPath,
-    'the name of a database, without ? and #, and with / as %2F',
-  )
+  const rule = 'the name of a database, without ? and #, and with / as %2F'
+  throw new InvalidArgumentError('url database', shownPath, rule)
 }
 
 /** The options for `Pool` of pg. Its own parser reads the URL exactly as it was read here. */
@@ -152,12 +141,8 @@ type Rules = Readonly<Record<string, readonly string[] | undefined>>
 function clientParameters({ parameters }: PostgresTarget, client: string, rules: Rules): readonly Parameter[] {
   for (const { name, value, raw } of parameters) {
     if (!Object.hasOwn(rules, name)) {
-      const known = [...OURS, ...Object.keys(rules)].join(', ')
-      throw new InvalidArgumentError(
-        'url parameter',
-        shownName({ name, raw }),
-        `one that is known here or to ${client}: ${known}`,
-      )
+      const rule = `one that is known here or to ${client}: ${[...OURS, ...Object.keys(rules)].join(', ')}`
+      throw new InvalidArgumentError('url parameter', shownName({ name, raw }), rule)
     }
     const allowed = rules[name]
     if (allowed !== undefined && !allowed.includes(value)) {

@@ -1,6 +1,7 @@
+import { callListener } from '../../core/call-listener.ts'
 import type { Clock } from '../../core/time/clock.ts'
 import type { RedisConnection, RedisNode } from './connection.ts'
-import { inTime } from './errors.ts'
+import { inTime, isRefusedCommand } from './errors.ts'
 
 /** A setting or a state of a server that endangers locks. `message` says what it is and what to do. */
 export interface RedisWarning {
@@ -14,7 +15,6 @@ export interface ServerFacts {
   readonly role: string
   readonly evictionPolicy: string
   readonly maxMemory: number
-  readonly uptimeSeconds: number
 }
 
 export async function serverFacts(command: (args: readonly string[]) => Promise<unknown>): Promise<ServerFacts> {
@@ -28,7 +28,6 @@ export async function serverFacts(command: (args: readonly string[]) => Promise<
     role: field('role'),
     evictionPolicy: field('maxmemory_policy'),
     maxMemory: Number(field('maxmemory')),
-    uptimeSeconds: Number(field('uptime_in_seconds')),
   }
 }
 
@@ -53,12 +52,18 @@ export function warningsOf(facts: ServerFacts): RedisWarning[] {
   return warnings
 }
 
-export interface ServerReport {
-  readonly warnings: readonly RedisWarning[]
+interface ServerReport {
   /** Of the servers that answered. Empty if the user may not run INFO. Then they stay unknown. */
   readonly facts: readonly ServerFacts[]
   /** Why a server did not answer. It will be asked again. */
-  readonly failure?: Error
+  readonly failure?: Error | undefined
+}
+
+export interface ServerChecksParts {
+  readonly connection: RedisConnection
+  readonly timeoutMs: number
+  readonly clock: Clock
+  onWarning(warning: RedisWarning): void
 }
 
 /**
@@ -66,26 +71,27 @@ export interface ServerReport {
  * send a command that is refused. A server that did not answer is asked again, but only after `ASK_AGAIN_MS`.
  */
 export class ServerChecks {
-  readonly #connection: RedisConnection
-  readonly #timeoutMs: number
-  readonly #clock: Clock
+  /** Whether there is nothing more to learn. */
+  isComplete = false
+  readonly #parts: ServerChecksParts
+  readonly #warned = new Set<string>()
   #report: Promise<ServerReport> | undefined
   #againAtMs = Number.POSITIVE_INFINITY
-  #complete = false
 
-  constructor({ connection, timeoutMs, clock }: { connection: RedisConnection; timeoutMs: number; clock: Clock }) {
-    this.#connection = connection
-    this.#timeoutMs = timeoutMs
-    this.#clock = clock
+  constructor(parts: ServerChecksParts) {
+    this.#parts = parts
   }
 
-  /** Whether there is nothing more to learn. */
-  get isComplete(): boolean {
-    return this.#complete
+  /** Whether the servers publish by slot. Those of unknown version do not, because other messages work on any. */
+  async publishBySlot(): Promise<boolean> {
+    const { facts, failure } = await this.read()
+    if (facts.length === 0 && failure !== undefined) throw failure
+    return facts.length > 0 && facts.every(({ major }) => major >= 7)
   }
 
-  report(): Promise<ServerReport> {
-    if (this.#report === undefined || this.#clock.now().monotonicMs >= this.#againAtMs) {
+  /** Warns of what it finds, once. Never rejects. */
+  read(): Promise<ServerReport> {
+    if (this.#report === undefined || this.#parts.clock.now().monotonicMs >= this.#againAtMs) {
       this.#againAtMs = Number.POSITIVE_INFINITY
       this.#report = this.#ask()
     }
@@ -93,35 +99,34 @@ export class ServerChecks {
   }
 
   async #ask(): Promise<ServerReport> {
-    const report = await this.#askAll().catch((failure: Error) => ({ warnings: [], facts: [], failure }))
-    if (report.failure === undefined) this.#complete = true
-    else this.#againAtMs = this.#clock.now().monotonicMs + ASK_AGAIN_MS
+    const report = await this.#askAll().catch((failure: Error) => ({ facts: [], failure }))
+    if (report.failure === undefined) this.isComplete = true
+    else this.#againAtMs = this.#parts.clock.now().monotonicMs + ASK_AGAIN_MS
+    for (const warning of report.facts.flatMap(warningsOf)) {
+      if (this.#warned.has(warning.message)) continue
+      this.#warned.add(warning.message)
+      callListener('onWarning', this.#parts.onWarning, warning)
+    }
     return report
   }
 
   async #askAll(): Promise<ServerReport> {
-    const nodes = await inTime('find the servers', this.#timeoutMs, () => this.#connection.nodes(), this.#connection)
+    const { connection, timeoutMs } = this.#parts
+    const nodes = await inTime('find the servers', timeoutMs, () => connection.nodes(), connection)
     const answers = await Promise.all(nodes.map((node) => this.#askNode(node).catch((error: Error) => error)))
     const facts = answers.flatMap((answer) => (answer === undefined || answer instanceof Error ? [] : [answer]))
-    const failure = answers.find((answer) => answer instanceof Error)
-    const warnings = facts.flatMap(warningsOf)
-    const firsts = warnings.filter(({ message }, at) => warnings.findIndex((each) => each.message === message) === at)
-    return { warnings: firsts, facts, ...(failure && { failure }) }
+    return { facts, failure: answers.find((answer) => answer instanceof Error) }
   }
 
   /** Undefined if the user may not run INFO. */
   async #askNode(node: RedisNode): Promise<ServerFacts | undefined> {
     try {
-      return await inTime('read INFO', this.#timeoutMs, () => serverFacts((args) => node.command(args)))
+      return await inTime('read INFO', this.#parts.timeoutMs, () => serverFacts((args) => node.command(args)))
     } catch (error) {
-      if (isForbidden(error)) return undefined
+      if (isRefusedCommand(error)) return undefined
       throw error
     }
   }
 }
-
-/** The access control list forbids the command, or the command was renamed. */
-const isForbidden = (error: unknown): boolean =>
-  error instanceof Error && /\bNOPERM\b|unknown command/i.test(error.message)
 
 const ASK_AGAIN_MS = 1_000

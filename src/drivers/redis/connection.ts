@@ -1,4 +1,5 @@
-import type { MasterWatch } from './master-watch.ts'
+import { type Clock, systemClock } from '../../core/time/clock.ts'
+import { isReadOnly } from './errors.ts'
 
 /** What the driver needs of a client, for every client library. */
 export interface RedisConnection {
@@ -18,11 +19,11 @@ export interface RedisConnection {
    */
   together?(commands: readonly (readonly string[])[]): Promise<readonly unknown[]>
   /**
-   * Call it before a command is sent. The function it returns says, after the answer, whether the client may have sent
+   * Call it before a command and again, with `isFresh`, after the answer. If the two differ, the client may have sent
    * the command twice: its connection was lost meanwhile, and the answer may be that to the second copy. Absent for
    * clients that never send a command again by themselves.
    */
-  watchResends?(): () => boolean | Promise<boolean>
+  session?(isFresh: boolean): unknown
   /**
    * Makes the client ask for the masters again, after it has sent a command to a replica. Resolves also if it does not
    * find them. Absent for clients that never do so.
@@ -32,6 +33,10 @@ export interface RedisConnection {
   readonly master?: MasterWatch
   /** The masters: one, or on a Cluster one for each shard. */
   nodes(): Promise<readonly RedisNode[]>
+  /**
+   * The id of the master that has this slot, as far as the client knows. Absent for a single server.
+   */
+  masterOf?(slot: number): string | undefined
   /**
    * The master that has this slot now. It reads a key of the slot first, because a client learns only from the answer
    * to a command that a slot has moved.
@@ -58,3 +63,64 @@ export interface Subscriber {
   /** Closes the connection at once. Never throws. */
   end(): void
 }
+
+/**
+ * Behind one address, a master can be demoted and keep its connections open. Every write over them fails as long as the
+ * client stays connected, although a new connection would reach the new master. So the client is made to reconnect when
+ * a server refuses writes that has run a write command before. A server that never did was a replica from the start.
+ */
+export class MasterWatch {
+  readonly #reconnect: () => void
+  readonly #mayBePromoted: boolean
+  readonly #clock: Clock
+  readonly #listeners = new Set<() => void>()
+  /** `new`: the server has run no write command. `refuses`: it did, and refuses them now. */
+  state: 'new' | 'writes' | 'refuses' = 'new'
+  #nextTryMs = Number.NEGATIVE_INFINITY
+
+  constructor(reconnect: () => void, { mayBePromoted = false, clock = systemClock }: MasterWatchOptions = {}) {
+    this.#reconnect = reconnect
+    this.#mayBePromoted = mayBePromoted
+    this.#clock = clock
+  }
+
+  /**
+   * The server never ran a write command: if it refuses writes, it was a replica from the start. False if the address
+   * comes from Sentinel, which may be about to promote the server.
+   */
+  get neverWrote(): boolean {
+    return this.state === 'new' && !this.#mayBePromoted
+  }
+
+  /** The server has run a write command, even if there was nothing to change. */
+  wrote(): void {
+    const before = this.state
+    this.state = 'writes'
+    if (before !== 'refuses') return
+    for (const listener of [...this.#listeners]) listener()
+  }
+
+  failed(error: unknown): void {
+    if (this.state === 'new' || !isReadOnly(error)) return
+    this.state = 'refuses'
+    const { monotonicMs } = this.#clock.now()
+    if (monotonicMs < this.#nextTryMs) return
+    this.#nextTryMs = monotonicMs + RECONNECT_EVERY_MS
+    this.#reconnect()
+  }
+
+  /** Called when writes succeed again, presumably on another server. Returns a function that removes the listener. */
+  onChange(listener: () => void): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
+  }
+}
+
+export interface MasterWatchOptions {
+  /** The address comes from Sentinel. */
+  readonly mayBePromoted?: boolean
+  readonly clock?: Clock
+}
+
+/** While the address still leads to the demoted server, reconnecting with every call would only add load. */
+const RECONNECT_EVERY_MS = 1_000

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import type {
   AcquireAnswer,
+  AcquireCall,
   Capabilities,
   Claim,
   Driver,
@@ -10,28 +11,25 @@ import type {
   Renewal,
 } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
-import { type Clock, systemClock } from '../../core/time/clock.ts'
-import { lossesOnly } from '../shared/losses-only.ts'
+import type { ServerChecks } from './checks.ts'
 import type { RedisConnection } from './connection.ts'
 import { closedError, inTime } from './errors.ts'
 import { acquireArgs, readAcquire, releaseArgs, type TokenRefusal, unexpectedReply } from './format.ts'
-import { inspect, inspectNames } from './inspect.ts'
-import { inspectRates } from './inspect-rates.ts'
-import { type ProposedClaim, runBallot } from './proposals.ts'
+import { inspect, inspectNames, inspectRates } from './inspect.ts'
+import { slotOf } from './keys.ts'
+import { MAX_ENTRIES, type Send, type SharedList, sendList } from './lists.ts'
+import type { ProposedClaim } from './proposals.ts'
 import { consume } from './rates.ts'
-import { MAX_RENEWALS, renewEach, renewMany } from './renewals.ts'
-import { confirmGrants, type ReplicaWait, renewOnReplicas } from './replicas.ts'
+import { confirmGrants, MAX_RENEWALS, type ReplicaWait, renewEach, renewMany, renewOnReplicas } from './renewals.ts'
 import {
-  type Chunk,
   type LeasesReply,
   type ListParts,
-  MAX_ENTRIES,
+  leasesRun,
   type Publication,
   runLeases,
-  sendLeases,
-  sendList,
-} from './send-batch.ts'
-import type { SharedCall } from './shared-call.ts'
+  runScript,
+  type ScriptRun,
+} from './scripts.ts'
 import { Subscription } from './subscription.ts'
 
 export const redisCapabilities: Capabilities = {
@@ -44,8 +42,7 @@ export const redisCapabilities: Capabilities = {
   wake: true,
   metadata: true,
   rate: true,
-  steal: true,
-  force: true,
+  force: 'claim',
   groups: true,
 }
 
@@ -61,29 +58,28 @@ export interface RedisDriver extends Driver {
 export interface RedlockNode extends RedisDriver {
   readonly connection: RedisConnection
   /** Claims with tokens that the caller proposes. They do not queue. Rejects if the node may have forgotten leases. */
-  propose(proposals: SharedCall<ProposedClaim>): Promise<readonly (AcquireAnswer | TokenRefusal | Error)[]>
-  /**
-   * As `release`. In the same step, after the leases were ended, it publishes a message for each. `unpublished` is
-   * called if the server refuses to publish.
-   */
-  releaseAndPublish(leases: SharedCall<LeaseRef>, unpublished: () => void): Promise<readonly (boolean | Error)[]>
+  propose(
+    proposals: SharedList<ProposedClaim, AcquireAnswer | TokenRefusal>,
+  ): Promise<readonly (AcquireAnswer | TokenRefusal | Error)[]>
+  /** As `release`. In the same step, after the leases were ended, it publishes a message for each. */
+  releaseAndPublish(leases: SharedList<LeaseRef, boolean>): Promise<readonly (boolean | Error)[]>
   /** All leases and waiters of these names. */
   inspectNames(lockNames: readonly string[]): Promise<InspectPage>
 }
 
 export interface RedisDriverParts extends ListParts {
   readonly connection: RedisConnection
-  /** Cluster only: whether the servers publish by slot. */
-  sharded(): Promise<boolean>
+  /** Absent for a node of a Redlock. */
+  readonly checks?: ServerChecks
   readonly replicas?: ReplicaWait
-  readonly clock?: Clock
 }
 
 export function redisDriverOn(parts: RedisDriverParts): RedlockNode {
-  const { connection, prefix, timeoutMs, sharded, replicas, clock = systemClock } = parts
+  const { connection, prefix, timeoutMs, checks, replicas } = parts
   const clientId = randomBytes(9).toString('base64url')
   const confirmsGrants = replicas !== undefined
-  const subscription = new Subscription({ connection, clientId, timeoutMs, sharded, confirmsGrants, clock })
+  const sharded = async (): Promise<boolean> => checks?.publishBySlot() ?? false
+  const subscription = new Subscription({ connection, clientId, timeoutMs, sharded, confirmsGrants })
   // The subscription may still be at the demoted server. The new master does not count it as a subscriber, so a waiter
   // would look dead to it.
   const stopWatching = connection.master?.onChange(() =>
@@ -93,105 +89,78 @@ export function redisDriverOn(parts: RedisDriverParts): RedlockNode {
   const assertOpen = (): void => {
     if (closed) throw closedError()
   }
-  /** For the frequent calls. An async function around the promise would take three more steps to settle. */
-  const whileOpen = <Answer>(call: () => Promise<Answer>): Promise<Answer> =>
-    closed ? Promise.reject(closedError()) : call()
+  /** Without an async function around the promise, which would take three more steps to settle. */
+  const send = <Request extends LeaseRef | ProposedClaim, Answer>(
+    requests: readonly Request[],
+    sendPart: Send<Request, Answer>,
+    mostEntries?: number,
+  ): Promise<readonly (Answer | Error)[]> =>
+    closed ? Promise.reject(closedError()) : sendList(parts, requests, sendPart, mostEntries)
 
-  function acquireChunk(chunk: Chunk<Claim>): Promise<readonly (AcquireAnswer | Error)[]> {
-    if (replicas !== undefined || chunk.requests.some(({ waitMs, steal }) => waitMs > 0 || steal)) {
-      return acquireInSteps(chunk)
+  function acquirePart(
+    claims: readonly Claim[],
+    slot: number,
+    call: AcquireCall,
+  ): Promise<readonly (AcquireAnswer | Error)[]> {
+    if (replicas !== undefined || claims.some((claim) => claim.waiterTtlMs > 0 || forces(claim))) {
+      return acquireInSteps(claims, slot, call)
     }
     // By far the most frequent claims. Every promise on their way counts.
-    const args = acquireArgs(chunk.requests)
-    return runLeases(parts, 'acquire', chunk, args).then((reply) =>
-      chunk.requests.map((claim, index) => readAnswer(claim, reply, index)),
-    )
+    const list = { operation: 'acquire', requests: claims, args: acquireArgs(claims) } as const
+    return runLeases(parts, slot, list, (reply) => claims.map((claim, index) => readAnswer(claim, reply, index)))
   }
 
-  async function acquireInSteps(chunk: Chunk<Claim>): Promise<readonly (AcquireAnswer | Error)[]> {
-    const { requests, slot } = chunk
-    const sends = requests.some(({ waitMs }) => waitMs > 0) ? subscription.sends(requests, slot) : undefined
+  async function acquireInSteps(
+    claims: readonly Claim[],
+    slot: number,
+    call: AcquireCall,
+  ): Promise<readonly (AcquireAnswer | Error)[]> {
+    const place = claims.some(({ waiterTtlMs }) => waiterTtlMs > 0) ? subscription.placeIn(slot) : undefined
     // Without an await where none is needed: the parts of one list must leave in their order.
-    const call = sends instanceof Promise ? await sends : sends
-    const reply = await runAcquire(parts, chunk, call && { channel: call.channel, text: call.secret })
-    const waiting: Claim[] = []
-    const answers = requests.map((claim, index) => {
-      const answer = readAnswer(claim, reply, index)
-      if (call === undefined || claim.waitMs === 0) return answer
-      if ('granted' in answer && !answer.granted) waiting.push(claim)
-      else subscription.forget(claim, call)
-      return answer
-    })
-    if (call?.isUnheard && waiting.length > 0) await subscription.hearSlot(slot, waiting)
-    return replicas === undefined ? answers : confirmGrants(parts, replicas, chunk, answers)
+    const { channel, isUnheard } = (place instanceof Promise ? await place : place) ?? {}
+    const publication = channel === undefined ? undefined : { channel, text: call.secret }
+    const reply = await acquireUntilFinished(parts, slot, claims, publication)
+    const answers = claims.map((claim, index) => readAnswer(claim, reply, index))
+    if (isUnheard === true) {
+      const refused = claims.filter(({ waiterTtlMs }, index) => waiterTtlMs > 0 && isRefusal(answers[index]))
+      if (refused.length > 0) await subscription.hearSlot(slot, refused)
+    }
+    return replicas === undefined ? answers : confirmGrants(parts, replicas, claims, answers)
   }
 
-  function renewChunk(chunk: Chunk<Renewal>): Promise<readonly (RenewAnswer | Error)[]> {
-    if (replicas !== undefined) return renewOnReplicas(parts, replicas, chunk)
-    return connection.cluster ? renewEach(parts, chunk) : renewMany(parts, chunk)
-  }
-
-  function releaseChunk(chunk: Chunk<LeaseRef>): Promise<readonly (boolean | Error)[]> {
-    const { requests } = chunk
-    for (const lease of requests) subscription.forget(lease)
-    const wasResent = connection.watchResends?.()
-    return runLeases(parts, 'release', chunk, releaseArgs(requests)).then((reply) => ended(requests, reply, wasResent))
-  }
-
-  function releaseShared(
-    leases: readonly LeaseRef[],
-    shared: SharedCall<LeaseRef>,
-    unpublished: () => void,
-  ): Promise<readonly (boolean | Error)[]> {
-    const wasResent = connection.watchResends?.()
-    const call = shared.callFor(prefix, leases)
-    return sendLeases(connection, 'release', leases.length, call).then((reply) => {
-      if (reply[0] === 1) unpublished()
-      return ended(leases, reply, wasResent)
-    })
-  }
+  const renewsEach = replicas !== undefined || connection.cluster
+  const renewPart: Send<Renewal, RenewAnswer> =
+    replicas === undefined
+      ? connection.cluster
+        ? renewEach
+        : renewMany
+      : (_, renewals) => renewOnReplicas(parts, replicas, renewals)
 
   return {
     name: 'redis',
     place: connection.place,
     capabilities: connection.cluster ? clusterCapabilities : redisCapabilities,
-    // Not on a Cluster, where a list is split by slot anyway.
-    ...(!connection.cluster && { listSplit: MAX_ENTRIES / 2 }),
     connection,
 
-    acquire: (claims) => whileOpen(() => sendList<Claim, AcquireAnswer>(parts, claims, acquireChunk)),
+    acquire(claims, call) {
+      // In the background, because it only finds warnings. No call waits for it.
+      if (checks?.isComplete === false) void checks.read()
+      return send(claims, (_, some, slot) => acquirePart(some, slot, call))
+    },
 
-    propose: (proposals) =>
-      whileOpen(() => sendList(parts, proposals.requests, ({ requests }) => runBallot(parts, proposals, requests))),
+    propose: (proposals) => send(proposals.requests, proposals.send),
+    renew: (renewals) => send(renewals, renewPart, renewsEach ? MAX_ENTRIES : MAX_RENEWALS),
+    release: (leases) => send(leases, releasePart),
+    releaseAndPublish: (leases) => send(leases.requests, leases.send),
 
     async inspectNames(lockNames) {
       assertOpen()
       return inTime('inspect', timeoutMs, () => inspectNames(connection, prefix, lockNames), connection)
     },
 
-    renew: (renewals) =>
-      whileOpen(() => {
-        const most = replicas === undefined && !connection.cluster ? MAX_RENEWALS : MAX_ENTRIES
-        return sendList<Renewal, RenewAnswer>(parts, renewals, renewChunk, most)
-      }),
-
-    release: (leases) => whileOpen(() => sendList<LeaseRef, boolean>(parts, leases, releaseChunk)),
-
-    releaseAndPublish: (leases, unpublished) =>
-      whileOpen(() =>
-        sendList<LeaseRef, boolean>(parts, leases.requests, ({ requests }) =>
-          releaseShared(requests, leases, unpublished),
-        ),
-      ),
-
     async consume(requests) {
       assertOpen()
       return consume(parts, requests)
-    },
-
-    async inspectRates(query) {
-      assertOpen()
-      return inTime('inspect', timeoutMs, () => inspectRates(connection, prefix, query), connection)
     },
 
     async inspect(query) {
@@ -205,42 +174,54 @@ export function redisDriverOn(parts: RedisDriverParts): RedlockNode {
       return async () => subscription.stop(listener)
     },
 
-    async watch(losses) {
-      assertOpen()
-      const listener = lossesOnly(losses)
-      await subscription.watch(listener)
-      return async () => subscription.stop(listener)
-    },
-
     async close() {
       if (closed) return
       closed = true
       stopWatching?.()
       subscription.end()
     },
+
+    extensions: {
+      async inspectRates(query) {
+        assertOpen()
+        return inTime('inspect', timeoutMs, () => inspectRates(connection, prefix, query), connection)
+      },
+      // A Cluster has no list to split: a list is split by slot anyway.
+      ...(connection.cluster
+        ? { partOf: (lockName: string) => connection.masterOf?.(slotOf(prefix + lockName)) }
+        : { listSplit: MAX_ENTRIES / 2 }),
+    },
   }
 }
 
+const forces = ({ forceUpTo }: Claim): boolean => forceUpTo !== undefined
+
+const isRefusal = (answer: AcquireAnswer | Error | undefined): boolean =>
+  answer !== undefined && 'granted' in answer && !answer.granted
+
 /**
  * Taking a lock with many shared leases by force needs several calls, each of which ends a bounded number of them. The
- * lock belongs to the thief from the first call on. It is granted when all leases are ended.
+ * lock belongs to the new holder from the first call on. It is granted when all leases are ended.
  */
-async function runAcquire(
+async function acquireUntilFinished(
   parts: ListParts,
-  chunk: Chunk<Claim>,
+  slot: number,
+  claims: readonly Claim[],
   publication: Publication | undefined,
 ): Promise<LeasesReply> {
-  const { requests } = chunk
-  const argsOf = (claims: readonly Claim[]): string[] => acquireArgs(claims, parts.prefix === '')
-  const reply = await runLeases(parts, 'acquire', chunk, argsOf(requests), publication)
-  let open = requests.flatMap(({ steal }, index) => (steal && isUnfinished(reply[1 + index]) ? [index] : []))
+  const ask = (requests: readonly Claim[]): Promise<LeasesReply> => {
+    const args = acquireArgs(requests, parts.prefix === '')
+    return runLeases(parts, slot, { operation: 'acquire', requests, args, publication }, (reply) => reply)
+  }
+  const reply = await ask(claims)
+  const isOpen = (index: number): boolean => forces(claims[index] as Claim) && isUnfinished(reply[1 + index])
+  let open = [...claims.keys()].filter(isOpen)
   while (open.length > 0) {
-    const thieves = open.map((index) => requests[index] as Claim)
-    const more = await runLeases(parts, 'acquire', { ...chunk, requests: thieves }, argsOf(thieves), publication)
+    const more = await ask(open.map((index) => claims[index] as Claim))
     open.forEach((index, at) => {
       reply[1 + index] = more[1 + at]
     })
-    open = open.filter((index) => isUnfinished(reply[1 + index]))
+    open = open.filter(isOpen)
   }
   return reply
 }
@@ -252,23 +233,36 @@ function readAnswer(claim: Claim, reply: LeasesReply, index: number): AcquireAns
 
 const isUnfinished = (answer: unknown): boolean => Array.isArray(answer) && answer[0] === 'm'
 
-/** What the script's answers to a release say. */
-function ended(
-  leases: readonly LeaseRef[],
-  reply: LeasesReply,
-  wasResent: (() => boolean | Promise<boolean>) | undefined,
-): readonly boolean[] | Promise<readonly (boolean | Error)[]> {
-  const answers = leases.map((_, index) => Number(reply[1 + index]) === 1)
-  return wasResent === undefined || !answers.includes(false) ? answers : unlessResent(answers, wasResent)
-}
+const releasePart: Send<LeaseRef, boolean> = ({ connection, prefix }, leases, slot) =>
+  runScript(connection, releaseRun(prefix, connection.cluster ? slot : undefined, leases))
 
-async function unlessResent(
-  answers: readonly boolean[],
-  wasResent: () => boolean | Promise<boolean>,
-): Promise<readonly (boolean | Error)[]> {
-  return (await wasResent()) ? answers.map((answer) => answer || sentTwice()) : answers
+type ReleaseAnswers = readonly (boolean | Error)[]
+
+/** `unpublished`: called if the server refuses to publish. */
+export function releaseRun(
+  prefix: string,
+  slot: number | undefined,
+  leases: readonly LeaseRef[],
+  publication?: Publication,
+  unpublished?: (connection: RedisConnection) => void,
+): ScriptRun<ReleaseAnswers> {
+  const list = { operation: 'release', requests: leases, args: releaseArgs(leases), publication } as const
+  return leasesRun<ReleaseAnswers>(prefix, slot, list, (reply, connection, session) => {
+    if (reply[0] === 1) unpublished?.(connection)
+    const answers = leases.map((_, index) => Number(reply[1 + index]) === 1)
+    return connection.session === undefined || !answers.includes(false)
+      ? answers
+      : unlessResent(answers, session, connection)
+  })
 }
 
 /** "No" may be the answer to the second copy of a release whose first copy ended the lease. It is not a loss. */
-const sentTwice = (): StoreError =>
-  new StoreError('the connection was lost during a release: it is unknown whether the lease had ended before')
+async function unlessResent(
+  answers: readonly boolean[],
+  session: unknown,
+  connection: RedisConnection,
+): Promise<ReleaseAnswers> {
+  if ((await connection.session?.(true)) === (await session)) return answers
+  const rule = 'it is unknown whether the lease had ended before'
+  return answers.map((answer) => answer || new StoreError(`the connection was lost during a release: ${rule}`))
+}

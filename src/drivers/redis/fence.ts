@@ -112,14 +112,17 @@ export function redisFence(options: RedisFenceOptions): RedisFence {
     // Otherwise all writes whose resource is empty by mistake would share one largest token.
     checkResource(resource)
     const fencingToken = tokenOf(token)
+    const what = 'write behind a fence'
     const call = scriptCall([siblingKey(resource, 'f'), ...keys], [`${fencingToken}`, ...args])
-    const write = (): Promise<unknown> => runScript(connection, guarded(text), call)
-    const reply = await inTime('write behind a fence', timeoutMs, write, connection)
-    if (Array.isArray(reply) && reply[0] === 'holdfast:stale') {
-      throw new StaleTokenError(resource, fencingToken, Number(reply[1]))
+    const read = (reply: unknown): unknown => {
+      if (Array.isArray(reply) && reply[0] === 'holdfast:stale') {
+        throw new StaleTokenError(resource, fencingToken, Number(reply[1]))
+      }
+      connection.master?.wrote()
+      return reply
     }
-    connection.master?.wrote()
-    return reply
+    const script = guarded(text)
+    return inTime(what, timeoutMs, () => runScript(connection, { what, script, call, read }), connection)
   }
 
   return {

@@ -22,38 +22,31 @@ import { leftOver } from '../shared/groups.ts'
 export const idText = (claimId: string): string => JSON.stringify(claimId)
 
 /**
- * The arguments of leases.lua for these claims: their ids and their terms. `spares`: a claim that steals takes no key
- * that is not a lock of Holdfast.
+ * The arguments of leases.lua for these claims: their ids and their terms. `spares`: a claim that takes the lock by
+ * force takes no key that is not a lock of Holdfast.
  */
-export function acquireArgs(claims: readonly Claim[], spares = false): string[] {
+export const acquireArgs = (claims: readonly Claim[], spares = false): string[] => [
+  claims.map(({ claimId }) => idText(claimId)).join('\n'),
+  ...termsOfAll(claims, (claim) => termsOf(claim, spares)),
+]
+
+/** Terms that are the same for all claims, as is usual, are sent once. */
+export function termsOfAll(claims: readonly Claim[], termsOf: (claim: Claim) => readonly string[]): readonly string[] {
   const first = claims[0] as Claim
-  let ids = idText(first.claimId)
-  for (let index = 1; index < claims.length; index += 1) ids += `\n${idText((claims[index] as Claim).claimId)}`
-  // Terms that are the same for all claims, as is usual, are sent once.
-  const alike = claims.every((claim) => isLike(claim, first))
-  return [ids, ...(alike ? termsOf(first, spares) : claims.flatMap((claim) => termsOf(claim, spares)))]
+  return claims.every((claim) => isLike(claim, first)) ? termsOf(first) : claims.flatMap(termsOf)
 }
 
 export function renewArgs(renewals: readonly Renewal[]): string[] {
   const first = renewals[0] as Renewal
   const alike = renewals.every(({ ttlMs }) => ttlMs === first.ttlMs)
-  return [entriesOf(renewals), ...(alike ? [ttlText(first)] : renewals.map(ttlText))]
+  return [...releaseArgs(renewals), ...(alike ? [ttlText(first)] : renewals.map(ttlText))]
 }
 
 /** Rounded up to milliseconds. A lease that lasts longer than its holder believes is safe. A shorter one is not. */
 export const ttlText = ({ ttlMs }: { readonly ttlMs: number }): string => `${Math.ceil(ttlMs)}`
 
-export const releaseArgs = (leases: readonly LeaseRef[]): string[] => [entriesOf(leases)]
-
 /** One line for each lease. */
-function entriesOf(leases: readonly LeaseRef[]): string {
-  let entries = ''
-  for (const lease of leases) {
-    if (entries !== '') entries += '\n'
-    entries += entryOf(lease)
-  }
-  return entries
-}
+export const releaseArgs = (leases: readonly LeaseRef[]): string[] => [leases.map(entryOf).join('\n')]
 
 /** Without a token: any lease of the claim, and its place in the queue. */
 export const entryOf = ({ claimId, fencingToken }: LeaseRef): string =>
@@ -63,21 +56,21 @@ const isLike = (one: Claim, other: Claim): boolean =>
   one.ttlMs === other.ttlMs &&
   one.holderId === other.holderId &&
   one.mode === other.mode &&
-  one.waitMs === other.waitMs &&
+  one.waiterTtlMs === other.waiterTtlMs &&
   one.limit === other.limit &&
   one.permits === other.permits &&
   one.metadata === other.metadata &&
-  one.steal === other.steal &&
   one.group === other.group &&
-  one.stealUpTo === other.stealUpTo
+  one.forceUpTo === other.forceUpTo
 
 function termsOf(claim: Claim, spares: boolean): [ttlMs: string, tail: string, rest: string] {
-  const { mode, limit = 0, permits, waitMs, steal, stealUpTo, group } = claim
+  const { mode, limit = 0, permits, waiterTtlMs, forceUpTo, group } = claim
   const tail = tailOf(claim)
   if (group !== undefined) return [ttlText(claim), tail, `g${group}`]
-  const isPlain = mode === 'exclusive' && waitMs === 0 && !steal
-  const wait = Math.ceil(waitMs)
-  const end = steal ? `0,${stealUpTo ?? true}${spares ? ',0,true' : ''}` : '0'
+  const isPlain = mode === 'exclusive' && waiterTtlMs === 0 && forceUpTo === undefined
+  const wait = Math.ceil(waiterTtlMs)
+  const upTo = forceUpTo === Number.MAX_SAFE_INTEGER ? true : forceUpTo
+  const end = upTo === undefined ? '0' : `0,${upTo}${spares ? ',0,true' : ''}`
   const rest = isPlain ? '' : `[${mode === 'exclusive' ? 0 : 1},${limit},${permits},${wait},${end}]`
   return [ttlText(claim), tail, rest]
 }
@@ -219,8 +212,8 @@ export function readMessage(message: string): WakeMessage | undefined {
   }
 }
 
-/** The claims that lost their leases to a thief. Undefined if the message has another format. */
-export function readTheft(message: string): { lost: readonly string[]; by: string } | undefined {
+/** The claims whose leases were ended by force. Undefined if the message has another format. */
+export function readForced(message: string): { lost: readonly string[]; by: string } | undefined {
   if (!message.startsWith('{')) return undefined
   try {
     const { lost, by } = JSON.parse(message) as { lost: unknown; by: unknown }

@@ -1,10 +1,11 @@
 import { checkInspectQuery } from '../../core/arguments.ts'
-import type { InspectPage, InspectQuery, LeaseRecord, WaiterRecord } from '../../core/driver.ts'
+import type { InspectPage, InspectQuery, LeaseRecord, RatesPage, RatesQuery, WaiterRecord } from '../../core/driver.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
+import { limitFromId } from '../shared/consume-step.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
 import type { RedisConnection, RedisNode } from './connection.ts'
 import { isOurs, readLease, readWaiter, unexpectedReply } from './format.ts'
-import { isOwnKey, lockKeys, plainOfData, slotOf } from './keys.ts'
+import { isOwnKey, keysOf, plainOfData, rateOfKey, slotOf } from './keys.ts'
 import { protocolScript, runScript, scriptCall } from './scripts.ts'
 
 const inspectScript = protocolScript(() => readProtocol('redis/inspect.lua'))
@@ -15,11 +16,11 @@ const inspectScript = protocolScript(() => readProtocol('redis/inspect.lua'))
  */
 export async function inspect(connection: RedisConnection, prefix: string, query: InspectQuery): Promise<InspectPage> {
   const { lockName, prefix: wanted, after, pageSize } = checkInspectQuery(query)
-  const walk = after === undefined ? newWalk(lockName) : readCursor(after)
+  const walk = after === undefined ? newWalk(lockName) : readCursor(after, isWalk)
   const isWanted = ([name]: Part): boolean => name.startsWith(wanted) && (lockName === undefined || name === lockName)
   const parts = new Map(walk.rest.filter(isWanted))
   if (!walk.over) {
-    const nodes = (await connection.nodes()).toSorted((x, y) => (x.id < y.id ? -1 : 1))
+    const nodes = await sortedNodes(connection)
     for (let steps = 0; parts.size < pageSize && !walk.over && steps < MAX_STEPS; steps += 1) {
       for (const name of await step(nodes, walk, prefix, wanted)) if (!parts.has(name)) parts.set(name, BEGINNING)
     }
@@ -38,12 +39,16 @@ type Part = readonly [name: string, from: string]
 
 const BEGINNING = ''
 
-/** The cursor of a walk. It carries the locks that were found but did not fit on the page. */
-interface Walk {
-  /** Plain keys first. Then the data of locks without a plain key: for a moment, these have only waiters. */
-  phase: 'plain' | 'data'
+/** Where a walk over the key space is: at a node, and in its SCAN. */
+interface Place {
   node: string
   cursor: string
+}
+
+/** The cursor of a walk. It carries the locks that were found but did not fit on the page. */
+interface Walk extends Place {
+  /** Plain keys first. Then the data of locks without a plain key: for a moment, these have only waiters. */
+  phase: 'plain' | 'data'
   over: boolean
   readonly rest: readonly Part[]
 }
@@ -58,25 +63,40 @@ const newWalk = (lockName: string | undefined): Walk => ({
 
 /** Runs one SCAN and advances the walk. */
 async function step(nodes: readonly RedisNode[], walk: Walk, prefix: string, wanted: string): Promise<string[]> {
-  const node = nodes.find(({ id }) => id >= walk.node)
-  if (node === undefined) {
+  const match = walk.phase === 'plain' ? `${escaped(prefix + wanted)}*` : 'holdfast:{*:d*'
+  const scanned = await scan(nodes, walk, match)
+  if (scanned === undefined) {
     walk.over = walk.phase === 'data'
     Object.assign(walk, { phase: 'data', node: '', cursor: '0' })
     return []
   }
-  if (node.id !== walk.node) Object.assign(walk, { node: node.id, cursor: '0' })
-  const match = walk.phase === 'plain' ? `${escaped(prefix + wanted)}*` : 'holdfast:{*:d*'
-  const reply = await node.command(['SCAN', walk.cursor, 'MATCH', match, 'COUNT', `${SCAN_COUNT}`])
-  const [cursor, keys] = (Array.isArray(reply) ? reply : []) as [string?, string[]?]
-  if (!Array.isArray(keys) || !keys.every(isText)) throw unexpectedReply('SCAN', reply)
-  walk.cursor = `${cursor}`
-  // The smallest text that sorts after the id of this node.
-  if (walk.cursor === '0') walk.node = `${node.id}\0`
+  const { node, keys } = scanned
   const plains = walk.phase === 'plain' ? keys : await withoutPlain(node, keys)
   return plains
     .filter((plain) => plain.startsWith(prefix + wanted) && !isOwnKey(plain))
     .map((plain) => plain.slice(prefix.length))
 }
+
+/** Runs one SCAN and advances the place. Undefined behind the last node. */
+async function scan(
+  nodes: readonly RedisNode[],
+  place: Place,
+  match: string,
+): Promise<{ node: RedisNode; keys: string[] } | undefined> {
+  const node = nodes.find(({ id }) => id >= place.node)
+  if (node === undefined) return undefined
+  if (node.id !== place.node) Object.assign(place, { node: node.id, cursor: '0' })
+  const reply = await node.command(['SCAN', place.cursor, 'MATCH', match, 'COUNT', SCAN_COUNT])
+  const [cursor, keys] = (Array.isArray(reply) ? reply : []) as [string?, string[]?]
+  if (!Array.isArray(keys) || !keys.every(isText)) throw unexpectedReply('SCAN', reply)
+  place.cursor = `${cursor}`
+  // The smallest text that sorts after the id of this node.
+  if (place.cursor === '0') place.node = `${node.id}\0`
+  return { node, keys }
+}
+
+const sortedNodes = async (connection: RedisConnection): Promise<RedisNode[]> =>
+  (await connection.nodes()).toSorted((x, y) => (x.id < y.id ? -1 : 1))
 
 /** A lock whose plain key exists was found in the first phase. */
 async function withoutPlain(node: RedisNode, keys: readonly string[]): Promise<string[]> {
@@ -119,16 +139,17 @@ async function showPart(
   }
   await Promise.all(
     [...bySlot.values()].map(async (ofSlot) => {
-      const keys = ofSlot.map(([name]) => lockKeys(prefix, name))
-      const all = [
-        ...keys.map(({ plain }) => plain),
-        ...keys.map(({ data }) => data),
-        ...keys.map(({ order }) => order),
-      ]
+      const keys = keysOf(
+        prefix,
+        ofSlot.map(([lockName]) => ({ lockName })),
+      )
       const froms = ofSlot.map(([, from]) => from)
-      const call = scriptCall(all, [`${ofSlot.length}`, `${MAX_LOOKED_AT}`, ...froms])
-      const reply = await runScript(connection, inspectScript(), call)
-      if (!isShownList(reply)) throw unexpectedReply('inspect', reply)
+      const call = scriptCall(keys, [`${ofSlot.length}`, `${MAX_LOOKED_AT}`, ...froms])
+      const read = (reply: unknown): Shown[] => {
+        if (!isShownList(reply)) throw unexpectedReply('inspect', reply)
+        return reply
+      }
+      const reply = await runScript(connection, { what: 'inspect', script: inspectScript(), call, read })
       for (const [at, each] of reply.entries()) shown.set((ofSlot[at] as Part)[0], each)
     }),
   )
@@ -176,13 +197,47 @@ const pairs = (flat: readonly string[]): [string, string][] =>
 
 const escaped = (text: string): string => text.replace(/[\\*?[\]^]/g, '\\$&')
 
-const writeCursor = (walk: Walk): string => Buffer.from(JSON.stringify(walk)).toString('base64url')
+/**
+ * The rate limits in use, in pages. A limit's key contains its name and the limit itself, so that a walk over the key
+ * space finds both, and no value is read. A key can be on two pages: SCAN may return it twice.
+ */
+export async function inspectRates(connection: RedisConnection, prefix: string, query: RatesQuery): Promise<RatesPage> {
+  const { prefix: wanted, after, pageSize } = checkInspectQuery(query)
+  const walk = after === undefined ? { node: '', cursor: '0', rest: [] } : readCursor(after, isRatesWalk)
+  const found = new Set<string>(walk.rest)
+  const nodes = await sortedNodes(connection)
+  let isOver = false
+  for (let steps = 0; found.size < pageSize && !isOver && steps < MAX_STEPS; steps += 1) {
+    const scanned = await scan(nodes, walk, 'holdfast:{*}:r*')
+    isOver = scanned === undefined
+    for (const key of scanned?.keys ?? []) if (rateOfKey(key)?.plain.startsWith(prefix + wanted)) found.add(key)
+  }
+  const rest = [...found]
+  const rates = rest.splice(0, pageSize).flatMap((key) => {
+    const rate = rateOfKey(key)
+    const limit = rate && limitFromId(rate.id)
+    return rate && limit ? [{ name: rate.plain.slice(prefix.length), limit }] : []
+  })
+  return isOver && rest.length === 0 ? { rates } : { rates, next: writeCursor({ ...walk, rest }) }
+}
 
-function readCursor(after: string): Walk {
+/** With the keys that were found and did not fit on the page. */
+interface RatesWalk extends Place {
+  readonly rest: readonly string[]
+}
+
+const isPlace = ({ node, cursor }: Place): boolean => isText(node) && isText(cursor)
+const isWalk = (walk: Walk): boolean =>
+  isPlace(walk) && walk.rest.every((part: unknown) => Array.isArray(part) && part.length === 2 && part.every(isText))
+const isRatesWalk = (walk: RatesWalk): boolean => isPlace(walk) && walk.rest.every(isText)
+
+export const writeCursor = (walk: object): string => Buffer.from(JSON.stringify(walk)).toString('base64url')
+
+/** `isWalk`: may throw for what is not one. */
+export function readCursor<Walk>(after: string, isWalk: (walk: Walk) => boolean): Walk {
   try {
     const walk = JSON.parse(Buffer.from(after, 'base64url').toString()) as Walk
-    const isPart = (part: unknown): boolean => Array.isArray(part) && part.length === 2 && part.every(isText)
-    if (isText(walk.cursor) && isText(walk.node) && Array.isArray(walk.rest) && walk.rest.every(isPart)) return walk
+    if (isWalk(walk)) return walk
   } catch {
     // The error below says what is wrong.
   }
@@ -194,6 +249,6 @@ const isText = (value: unknown): boolean => typeof value === 'string'
 const SHARED = 'holdfast:shared'
 /** How many locks, leases and waiters one call may read. More would block the server for too long. */
 const MAX_LOOKED_AT = 500
-const SCAN_COUNT = 250
+const SCAN_COUNT = '250'
 /** How many SCANs one page may take. In a large database a page may be short, and its cursor says where to go on. */
 const MAX_STEPS = 40

@@ -1,7 +1,13 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
-import type { RedisConnection, RedisNode, Subscriber, SubscriberEvents } from './connection.ts'
+import { messageOf } from '../../core/foreign-errors.ts'
+import {
+  MasterWatch,
+  type RedisConnection,
+  type RedisNode,
+  type Subscriber,
+  type SubscriberEvents,
+} from './connection.ts'
 import { slotCounter } from './keys.ts'
-import { MasterWatch } from './master-watch.ts'
 
 /** The members of `Redis` (ioredis or iovalkey) that the driver uses. */
 export interface IoredisClient {
@@ -88,10 +94,7 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster, argume
   }
   const command = (_key: string, args: readonly string[]) => client.call(...(args as CommandArgs))
   let ended = 0
-  const watchResends = () => {
-    const before = ended
-    return () => ended !== before
-  }
+  const session = (): number => ended
   const count = (): void => {
     ended += 1
   }
@@ -104,7 +107,7 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster, argume
       place: placeOf(client),
       failureBehind: watchFailures(client),
       command,
-      watchResends,
+      session,
       together: (commands) => pipelined(client, commands),
       master: new MasterWatch(() => reconnect(client), { mayBePromoted: Boolean(client.options.sentinels) }),
       nodes: async () => [node],
@@ -128,9 +131,10 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster, argume
       return `redis+cluster://${client.nodes('master').map(addressOf).join(',')}`
     },
     command,
-    watchResends,
+    session,
     findMasters,
     nodes,
+    masterOf: (slot) => client.slots[slot]?.[0],
     async nodeOfSlot(slot) {
       await client.call('GET', slotCounter(slot))
       const all = await nodes()
@@ -181,7 +185,7 @@ function watchFailures(client: IoredisClient): (error: unknown) => unknown {
       last = undefined
     })
   }
-  const isUnsent = (error: unknown): boolean => error instanceof Error && UNSENT.test(error.message)
+  const isUnsent = (error: unknown): boolean => UNSENT.test(messageOf(error))
   return (error) => (isUnsent(error) ? (last ?? new Error('Connection is closed.')) : error)
 }
 
@@ -239,7 +243,7 @@ async function openSubscriber(client: IoredisClient, events: SubscriberEvents): 
   duplicate.on('error', (error: Error) => {
     lastError = error
     // ioredis before 6 and iovalkey mistake the server's message that a slot has moved for an unexpected answer.
-    if (error.message.startsWith('Command queue state error')) moved()
+    if (messageOf(error).startsWith('Command queue state error')) moved()
   })
   const gone = (): void => closed(lastError ?? new Error('the subscription’s connection was closed'))
   duplicate.on('close', gone)

@@ -1,5 +1,5 @@
+import { isStorable } from '../../core/arguments.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
-import { isStorable } from '../../core/names.ts'
 
 /** The keys of a lock. `protocol/redis/README.md` has the rules. */
 export interface LockKeys {
@@ -12,6 +12,19 @@ export interface LockKeys {
 export function lockKeys(prefix: string, lockName: string): LockKeys {
   const plain = prefix + lockName
   return { plain, data: siblingKey(plain, 'd'), order: siblingKey(plain, 'o') }
+}
+
+/** The keys of several locks as scripts take them: the plain keys, then the data, then the order of each. */
+export function keysOf(prefix: string, locks: readonly { readonly lockName: string }[]): string[] {
+  const count = locks.length
+  const keys = new Array<string>(3 * count)
+  for (let index = 0; index < count; index += 1) {
+    const { plain, data, order } = lockKeys(prefix, (locks[index] as { lockName: string }).lockName)
+    keys[index] = plain
+    keys[count + index] = data
+    keys[2 * count + index] = order
+  }
+  return keys
 }
 
 /**
@@ -64,8 +77,8 @@ export const slotCounter = (slot: number): string => `holdfast:{${slotTag(slot)}
 /** The key that says since when a Redlock node has forgotten nothing. */
 export const VOTER = 'holdfast:voter'
 
-/** The channel on which every theft is published. */
-export const STOLEN_CHANNEL = 'holdfast:stolen'
+/** The channel on which every forced release is published. */
+export const FORCED_CHANNEL = 'holdfast:forced'
 
 /** The channel for the grants of one client. Sharded publishing needs a channel in the slot of the lock. */
 export const channelOf = (clientId: string, slot?: number): string =>

@@ -1,6 +1,11 @@
-import type { RedisConnection, RedisNode, Subscriber, SubscriberEvents } from './connection.ts'
+import {
+  MasterWatch,
+  type RedisConnection,
+  type RedisNode,
+  type Subscriber,
+  type SubscriberEvents,
+} from './connection.ts'
 import { routingKey, slotCounter } from './keys.ts'
-import { MasterWatch } from './master-watch.ts'
 
 /** The members of a client from `createClient` (node-redis) that the driver uses. */
 export interface NodeRedisClient {
@@ -44,13 +49,6 @@ interface NodeRedisMaster {
   readonly address: string
 }
 
-/** The result of `multi`, used to send commands over one connection, without a transaction. */
-interface Pipeline {
-  /** With Sentinel, the first argument says whether a replica may run the command. */
-  addCommand(...args: [string[]] | [isReadonly: boolean, args: string[]]): unknown
-  execAsPipeline(): Promise<unknown[]>
-}
-
 interface Duplicate {
   unref?(): void
   subscribe(channel: string, listener: (text: string, channel: string) => void): Promise<void>
@@ -68,11 +66,7 @@ export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster |
       cluster: false,
       place: placeOf(client),
       command: (_key, args) => client.sendCommand([...args]),
-      together(commands) {
-        const pipeline = client.multi() as Pipeline
-        for (const command of commands) pipeline.addCommand([...command])
-        return pipeline.execAsPipeline()
-      },
+      together: (commands) => pipelined(client, commands),
       master: new MasterWatch(() => reconnect(client)),
       nodes: async () => [node],
       nodeOfSlot: async () => node,
@@ -88,6 +82,7 @@ export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster |
     },
     command,
     nodes: async () => client.masters.map(nodeOfMaster),
+    masterOf: (slot) => client.slots[slot]?.master.address,
     async nodeOfSlot(slot) {
       await command(slotCounter(slot), ['GET', slotCounter(slot)])
       const master = client.slots[slot]?.master ?? client.masters[0]
@@ -95,6 +90,23 @@ export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster |
       return nodeOfMaster(master)
     },
   }
+}
+
+/** The result of `multi`, used to send commands over one connection, without a transaction. */
+interface Pipeline {
+  addCommand(...args: unknown[]): unknown
+  execAsPipeline(): Promise<unknown[]>
+}
+
+/** `options`: with Sentinel, whether a replica may run the commands. */
+function pipelined(
+  client: { multi(): unknown },
+  commands: readonly (readonly string[])[],
+  ...options: boolean[]
+): Promise<readonly unknown[]> {
+  const pipeline = client.multi() as Pipeline
+  for (const command of commands) pipeline.addCommand(...options, [...command])
+  return pipeline.execAsPipeline()
 }
 
 function reconnect(client: NodeRedisClient): void {
@@ -170,19 +182,13 @@ function sentinelConnection(client: NodeRedisSentinel): RedisConnection {
     cluster: false,
     place: 'the master that Sentinel names',
     command: (_key, args) => send(args),
-    watchResends() {
+    session(isFresh) {
+      if (isFresh) lastId = undefined
       lastId ??= connectionId()
-      const before = lastId
-      return async () => {
-        lastId = connectionId()
-        return (await lastId) !== (await before)
-      }
+      return lastId
     },
-    together(commands) {
-      const pipeline = client.multi() as Pipeline
-      for (const command of commands) pipeline.addCommand(false, [...command])
-      return pipeline.execAsPipeline()
-    },
+    // No replica may run them.
+    together: (commands) => pipelined(client, commands, false),
     nodes: async () => [node],
     nodeOfSlot: async () => node,
   }

@@ -88,7 +88,7 @@ export function watchForPlain(
 
 /** Whether SELECT failed. ioredis names the command in its error, redis does not. */
 export const isOfSelect = (error: Error & { command?: { name?: string } }): boolean =>
-  error.command?.name === 'select' || /^(?:NOPERM|ERR) .*(?:\bselect\b|DB index)/i.test(error.message)
+  error.command?.name === 'select' || /^(?:NOPERM|ERR) .*(?:\bselect\b|DB index)/i.test(messageOf(error))
 
 export function wrongDatabase(database: number, error: Error): StoreError {
   const advice = 'Grant the user the right to SELECT, or use a database that the server has'

@@ -1,4 +1,5 @@
 import type { StoreError } from '../../core/errors.ts'
+import { messageOf } from '../../core/foreign-errors.ts'
 import { clearTimeout, setTimeout } from '../../core/time/native-time.ts'
 import { importIfThere } from '../shared/optional-client.ts'
 import type { HostPort } from '../shared/url.ts'
@@ -129,7 +130,7 @@ function sendWhenReady(
     else waiting?.within(GRACE_MS)
   })
   // What a server refuses, it will refuse again. A lost connection may be back at once.
-  const isFinal = (error: Error): boolean => fast || !isRetryable(error) || /^[A-Z]+ /.test(error.message)
+  const isFinal = (error: Error): boolean => fast || !isRetryable(error) || /^[A-Z]+ /.test(messageOf(error))
 
   function ready(): Promise<void> {
     if (!client.isOpen && !isEnded) {

@@ -2,12 +2,11 @@ import type { AcquireAnswer, Claim } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import { MAX_TIME_MS } from '../../core/lock-info.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
-import { storeErrorFrom } from './errors.ts'
-import { entryOf, readAcquire, type TokenRefusal, tailOf, ttlText, unexpectedReply } from './format.ts'
-import { lockKeys, slotCounter, slotOf, VOTER } from './keys.ts'
-import { protocolScript, runScript, type ScriptCall } from './scripts.ts'
-import { type ListParts, leasesScript } from './send-batch.ts'
-import { SharedCall } from './shared-call.ts'
+import type { RedisConnection } from './connection.ts'
+import { entryOf, readAcquire, type TokenRefusal, tailOf, termsOfAll, ttlText, unexpectedReply } from './format.ts'
+import { keysOf, slotCounter, slotOf, VOTER } from './keys.ts'
+import { type SharedList, sharedRun } from './lists.ts'
+import { leasesScript, protocolScript, runScript, type ScriptCall, scriptCall } from './scripts.ts'
 
 /** A claim with the token that its client proposes (Redlock). */
 export interface ProposedClaim {
@@ -23,27 +22,22 @@ export interface ProposalTerms {
   readonly longestTtlMs: number | undefined
 }
 
-/** What is proposed to all nodes. */
-export const proposalsOf = (claims: readonly ProposedClaim[], terms: ProposalTerms): SharedCall<ProposedClaim> =>
-  new SharedCall(claims, (prefix, some) => ballotCall(prefix, some, terms))
+type Vote = AcquireAnswer | TokenRefusal
 
-/** Rejects if the server may have forgotten leases that are still held. */
-export function runBallot(
-  { connection, prefix }: ListParts,
-  proposals: SharedCall<ProposedClaim>,
-  claims: readonly ProposedClaim[],
-): Promise<readonly (AcquireAnswer | TokenRefusal | Error)[]> {
-  return runScript(connection, ballotScript(), proposals.callFor(prefix, claims)).then(
-    (reply) => {
+/** What is proposed to all nodes. `send` rejects if the server may have forgotten leases that are still held. */
+export function proposalsOf(requests: readonly ProposedClaim[], terms: ProposalTerms): SharedList<ProposedClaim, Vote> {
+  const runOf = sharedRun(requests, (prefix, claims) => ({
+    what: 'acquire',
+    script: ballotScript(),
+    call: ballotCall(prefix, claims, terms),
+    read: (reply: unknown, { master }: RedisConnection) => {
       const answers = readBallot(claims, reply)
       // A token is refused before the script writes anything, which a replica can do, too.
-      if (connection.master?.expectsWrite && answers.some((answer) => 'granted' in answer)) connection.master.wrote()
+      if (master?.state !== 'writes' && answers.some((answer) => 'granted' in answer)) master?.wrote()
       return answers
     },
-    (error: unknown) => {
-      throw storeErrorFrom('acquire', error, connection)
-    },
-  )
+  }))
+  return { requests, send: ({ connection, prefix }, claims) => runScript(connection, runOf(prefix, claims)) }
 }
 
 /** The call of ballot.lua. */
@@ -52,30 +46,21 @@ export function ballotCall(
   claims: readonly ProposedClaim[],
   { maxAheadUs, longestTtlMs }: ProposalTerms,
 ): ScriptCall {
-  const count = claims.length
-  const call = new Array<string>(7 + 4 * count)
-  call[0] = call[1] = ''
-  call[2] = `${4 * count + 1}`
-  let entries = ''
-  for (let index = 0; index < count; index += 1) {
-    const { lockName, claim, token } = claims[index] as ProposedClaim
-    const { plain, data, order } = lockKeys(prefix, lockName)
-    call[3 + index] = slotCounter(slotOf(plain))
-    call[3 + count + index] = plain
-    call[3 + 2 * count + index] = data
-    call[3 + 3 * count + index] = order
-    entries += `${index === 0 ? '' : '\n'}${entryOf({ lockName, claimId: claim.claimId, fencingToken: token })}`
-  }
-  const at = 3 + 4 * count
-  call[at] = VOTER
-  call[at + 1] = longestTtlMs === undefined ? '' : `${longestTtlMs}`
-  call[at + 2] = `${maxAheadUs}`
-  call[at + 3] = entries
-  const first = (claims[0] as ProposedClaim).claim
-  // Terms that are the same for all claims, as is usual, are sent once.
-  if (claims.every(({ claim }) => isLike(claim, first))) call.push(...termsOf(first))
-  else for (const { claim } of claims) call.push(...termsOf(claim))
-  return call as ScriptCall
+  const entries = claims.map(({ lockName, claim: { claimId }, token }) =>
+    entryOf({ lockName, claimId, fencingToken: token }),
+  )
+  return scriptCall(
+    [...claims.map(({ lockName }) => slotCounter(slotOf(prefix + lockName))), ...keysOf(prefix, claims), VOTER],
+    [
+      longestTtlMs === undefined ? '' : `${longestTtlMs}`,
+      `${maxAheadUs}`,
+      entries.join('\n'),
+      ...termsOfAll(
+        claims.map(({ claim }) => claim),
+        termsOf,
+      ),
+    ],
+  )
 }
 
 const termsOf = (claim: Claim): [ttlMs: string, tail: string, permits: string] => [
@@ -84,17 +69,7 @@ const termsOf = (claim: Claim): [ttlMs: string, tail: string, permits: string] =
   claim.mode === 'exclusive' ? '' : `${claim.permits}`,
 ]
 
-const isLike = (one: Claim, other: Claim): boolean =>
-  one.ttlMs === other.ttlMs &&
-  one.holderId === other.holderId &&
-  one.mode === other.mode &&
-  one.permits === other.permits &&
-  one.metadata === other.metadata
-
-function readBallot(
-  claims: readonly ProposedClaim[],
-  reply: unknown,
-): readonly (AcquireAnswer | TokenRefusal | Error)[] {
+function readBallot(claims: readonly ProposedClaim[], reply: unknown): readonly (Vote | Error)[] {
   if (!Array.isArray(reply)) throw unexpectedReply('acquire', reply)
   const [first, second] = reply as unknown[]
   if (first === 's') {

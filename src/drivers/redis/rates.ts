@@ -3,8 +3,8 @@ import { answerTake, countOf, inOrder, policiesOf, type Take, type Taken, takesO
 import { readProtocol } from '../shared/read-protocol.ts'
 import { inTime } from './errors.ts'
 import { rateKey, slotOf } from './keys.ts'
-import { protocolScript, runScript, scriptCall } from './scripts.ts'
-import { chunksOf, type ListParts } from './send-batch.ts'
+import { partsOf } from './lists.ts'
+import { type ListParts, protocolScript, runScript, type Script, scriptCall } from './scripts.ts'
 
 const consumeScript = protocolScript(() => readProtocol('redis/consume.lua'))
 const changeScript = protocolScript(() => readProtocol('redis/rate-change.lua'))
@@ -15,14 +15,10 @@ export const consume = (parts: ListParts, requests: readonly RateRequest[]): Pro
     requests,
     (steps) => takeSteps(parts, steps),
     async (take) => {
-      const { connection, prefix, timeoutMs } = parts
-      const { name, policy, change } = take
-      const keys = policy.ids.map((id) => rateKey(prefix, name, id))
+      const { policy, change } = take
       const what = change === 'reset' ? change : `${change.blockMs}`
-      const call = scriptCall(keys, [what, ...policy.fullsMs.map(String)])
-      const run = (): Promise<unknown> => runScript(connection, changeScript(), call)
-      const reply = (await inTime('consume', timeoutMs, run, connection)) as readonly (string | number)[]
-      connection.master?.wrote()
+      const reply = await run(parts, changeScript(), [take], [what, ...policy.fullsMs.map(String)])
+      parts.connection.master?.wrote()
       return takenFrom(take, reply, 0)
     },
   )
@@ -30,30 +26,37 @@ export const consume = (parts: ListParts, requests: readonly RateRequest[]): Pro
 /**
  * Equal requests on one name are one entry of the script. Each of them gets its part of the answer.
  */
-async function takeSteps(
-  { connection, prefix, timeoutMs }: ListParts,
-  requests: readonly RateRequest[],
-): Promise<(RateAnswer | Error)[]> {
+async function takeSteps(parts: ListParts, requests: readonly RateRequest[]): Promise<(RateAnswer | Error)[]> {
+  const { connection, prefix } = parts
   const answers = new Array<RateAnswer | Error>(requests.length)
   const takes = takesOf(requests)
-  const slotOfTake = ({ name }: Take): number => (connection.cluster ? slotOf(prefix + name) : 0)
-  const chunks = chunksOf(takes, slotOfTake, MAX_ENTRIES)
+  const slotAt = (index: number): number => (connection.cluster ? slotOf(prefix + (takes[index] as Take).name) : 0)
   await Promise.all(
-    chunks.map(async ({ indexes }) => {
+    partsOf(takes as readonly object[], slotAt, MAX_ENTRIES).map(async ({ indexes }) => {
       const part = indexes.map((index) => takes[index] as Take)
-      const keys: string[] = []
-      for (const { name, policy } of part) for (const id of policy.ids) keys.push(rateKey(prefix, name, id))
-      const call = scriptCall(keys, policyArgs(part))
-      const run = (): Promise<unknown> => runScript(connection, consumeScript(), call)
-      const reply = await inTime('consume', timeoutMs, run, connection).catch((error: Error) => error)
+      const reply = await run(parts, consumeScript(), part, policyArgs(part)).catch((error: Error) => error)
       if (!(reply instanceof Error)) {
-        if (answerAll(part, reply as readonly (string | number)[], answers)) connection.master?.wrote()
+        if (answerAll(part, reply, answers)) connection.master?.wrote()
         return
       }
       for (const { indexes } of part) for (const index of indexes) answers[index] = reply
     }),
   )
   return answers
+}
+
+type Reply = readonly (string | number)[]
+
+function run(
+  { connection, prefix, timeoutMs }: ListParts,
+  script: Script,
+  takes: readonly Take[],
+  args: readonly string[],
+): Promise<Reply> {
+  const keys = takes.flatMap(({ name, policy }) => policy.ids.map((id) => rateKey(prefix, name, id)))
+  const call = scriptCall(keys, args)
+  const read = (reply: unknown): Reply => reply as Reply
+  return inTime('consume', timeoutMs, () => runScript(connection, { what: 'consume', script, call, read }), connection)
 }
 
 /** Longer lists go out in parts that overlap: while the server runs one, the client reads or writes another. */
@@ -68,11 +71,7 @@ function policyArgs(takes: readonly Take[]): [policies: string, chosen: string] 
 }
 
 /** Returns whether a step was taken, which means that the server has written. */
-function answerAll(
-  takes: readonly Take[],
-  reply: readonly (string | number)[],
-  answers: (RateAnswer | Error | undefined)[],
-): boolean {
+function answerAll(takes: readonly Take[], reply: Reply, answers: (RateAnswer | Error | undefined)[]): boolean {
   let at = 0
   let isTaken = false
   for (const take of takes) {
@@ -85,7 +84,7 @@ function answerAll(
 }
 
 /** Reads the part of the reply that begins at `at`. */
-function takenFrom({ policy }: Take, reply: readonly (string | number)[], at: number): Taken {
+function takenFrom({ policy }: Take, reply: Reply, at: number): Taken {
   const count = Number(reply[at])
   const usedMs = policy.limits.map((_, index) => Number(reply[at + 1 + index]) / 1_000_000)
   return { count: Math.max(0, count), usedMs, blockedMs: Math.max(0, -count) }

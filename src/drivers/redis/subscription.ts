@@ -1,13 +1,10 @@
-import type { Claim, DriverListener, Grant, LeaseRef } from '../../core/driver.ts'
+import type { Claim, DriverListener, Grant } from '../../core/driver.ts'
 import { type HoldfastError, StoreError } from '../../core/errors.ts'
 import { MAX_HOLDER_ID_LENGTH } from '../../core/limits.ts'
-import type { Clock } from '../../core/time/clock.ts'
-import { systemRandom } from '../../core/time/random.ts'
-import { WaitingClaims } from '../shared/waiting-claims.ts'
 import type { RedisConnection, RedisNode, Subscriber } from './connection.ts'
-import { inTime, isForbidden, storeErrorFrom } from './errors.ts'
-import { readMessage, readTheft } from './format.ts'
-import { channelOf, STOLEN_CHANNEL } from './keys.ts'
+import { inTime, storeErrorFrom, unlessForbidden } from './errors.ts'
+import { readForced, readMessage } from './format.ts'
+import { channelOf, FORCED_CHANNEL } from './keys.ts'
 
 export interface SubscriptionParts {
   readonly connection: RedisConnection
@@ -15,30 +12,22 @@ export interface SubscriptionParts {
   readonly timeoutMs: number
   /** Cluster only: whether the servers publish by slot. */
   sharded(): Promise<boolean>
-  readonly clock: Clock
   /** Reports grants as hints only. A grant counts after replicas have confirmed it, and that takes a call. */
   readonly confirmsGrants: boolean
 }
 
-/** A call that asks for claims which wait. */
-export interface WaitingCall {
-  /** The channel on which its grants are published. */
+/** Where the grants of a call that asks for claims in one slot are published. */
+export interface WaitingPlace {
   readonly channel: string
-  /** New with every call: a grant that it proves was made after the server had run this call. */
-  readonly secret: string
-  readonly slot: number
-  readonly sentMs: number
-  /** When it was sent, this client listened, but not to this slot: a grant right after a refusal is missed. */
+  /** This client listens, but not to this slot: a grant right after a refusal is missed. */
   readonly isUnheard: boolean
 }
 
 /**
- * One subscription for all claims of this driver that wait, and for thefts of its leases. The client that releases a
- * lock publishes the grant on the channel of the next waiter's client. So a hand-off costs one message, however many
- * clients wait.
+ * One subscription for all claims of this driver that wait. The client that releases a lock publishes the grant on the
+ * channel of the next waiter's client. So a hand-off costs one message, however many clients wait.
  *
- * It reports genuine messages and decides nothing else. Races between a message and an answer are decided once, in
- * core/claim/pending-claim.ts.
+ * It reads messages and decides nothing else: core knows which claims wait, and checks the proof of a grant.
  *
  * On a Cluster that publishes by slot, a message stays within its slot. There, this client subscribes to each slot in
  * which it waits.
@@ -46,39 +35,30 @@ export interface WaitingCall {
 export class Subscription {
   readonly #parts: SubscriptionParts
   readonly #listeners = new Set<DriverListener>()
-  readonly #claims: WaitingClaims<WaitingCall>
   /** Open, or being opened. One that has ended is never used again. */
   #session: Session | undefined
+  /** Slots in which claims of this client began to wait while no session was open. */
+  readonly #slotsToHear = new Set<number>()
   /** How often this client stopped listening on purpose. */
   #ends = 0
 
   constructor(parts: SubscriptionParts) {
     this.#parts = parts
-    this.#claims = new WaitingClaims(parts.clock)
   }
 
   /**
-   * A request for these claims, some of which wait, is about to be sent. Returns its channel and its secret. On a
-   * Cluster the channel depends on the servers, hence the promise there.
+   * Call it before a request for claims that wait is sent. On a Cluster the channel depends on the servers, hence the
+   * promise there.
    */
-  sends(claims: readonly Claim[], slot: number): WaitingCall | Promise<WaitingCall> {
-    if (!this.#parts.connection.cluster) return this.#sends(claims, slot, false)
-    return this.#parts.sharded().then((sharded) => this.#sends(claims, slot, sharded))
-  }
-
-  #sends(claims: readonly Claim[], slot: number, sharded: boolean): WaitingCall {
-    const channel = this.#channelOf(sharded ? slot : undefined)
-    const open = this.#openSession
-    const isUnheard = open?.sharded === true && !open.slots.has(slot)
-    const sentMs = this.#parts.clock.now().monotonicMs
-    const call: WaitingCall = { channel, secret: systemRandom.id(), slot, sentMs, isUnheard }
-    this.#claims.sends(claims, call)
-    return call
-  }
-
-  /** The claim no longer waits. With a call: unless a newer one has asked for it since. */
-  forget(lease: LeaseRef, call?: WaitingCall): void {
-    this.#claims.forget(lease, call)
+  placeIn(slot: number): WaitingPlace | Promise<WaitingPlace> {
+    const { connection, sharded } = this.#parts
+    if (!connection.cluster) return { channel: this.#channelOf(), isUnheard: false }
+    return sharded().then((bySlot) => {
+      if (!bySlot) return { channel: this.#channelOf(), isUnheard: false }
+      const open = this.#session?.isOpen ? this.#session : undefined
+      if (open === undefined) this.#slotsToHear.add(slot)
+      return { channel: this.#channelOf(slot), isUnheard: open?.slots.has(slot) === false }
+    })
   }
 
   /**
@@ -86,10 +66,10 @@ export class Subscription {
    * missed, so the claims get a hint to ask again.
    */
   async hearSlot(slot: number, claims: readonly Claim[]): Promise<void> {
-    const session = this.#openSession
-    if (session === undefined) return
+    const session = this.#session
+    if (!session?.isOpen) return
     await this.#hearSlot(session, slot)
-    for (const claim of claims) this.#wake(claim)
+    for (const { claimId } of claims) this.#wake(claimId)
   }
 
   async listen(listener: DriverListener): Promise<void> {
@@ -98,23 +78,9 @@ export class Subscription {
     // It may have ended before this caller came to its turn.
     if (session.ended !== undefined) throw session.ended
     this.#listeners.add(listener)
-    if (!session.sharded) return
-    const slots = new Set([...this.#claims.all()].map(({ call }) => call.slot))
-    await Promise.all([...slots].map((slot) => this.#hearSlot(session, slot)))
-  }
-
-  /**
-   * As `listen`, for a listener that only wants to hear of thefts. They are published to the whole Cluster, so one
-   * node is enough there.
-   */
-  async watch(listener: DriverListener): Promise<void> {
-    await this.listen(listener)
-    const session = this.#session
-    if (!session?.sharded) return
-    await this.#hearThefts(session).catch((error: unknown) => {
-      this.stop(listener)
-      throw error
-    })
+    const slots = [...this.#slotsToHear]
+    this.#slotsToHear.clear()
+    await Promise.all(slots.map((slot) => this.#hearSlot(session, slot)))
   }
 
   stop(listener: DriverListener): void {
@@ -141,20 +107,15 @@ export class Subscription {
     return channelOf(`${this.#parts.clientId}.${this.#ends}`, slot)
   }
 
-  get #openSession(): Session | undefined {
-    return this.#session?.isOpen ? this.#session : undefined
-  }
-
   #begin(): Session {
     const session: Session = {
       opened: Promise.resolve(),
       isOpen: false,
       ended: undefined,
-      sharded: false,
       slots: new Set(),
       subscribers: new Map(),
       all: new Set(),
-      thefts: undefined,
+      hearsForced: false,
     }
     this.#session = session
     session.opened = this.#open(session)
@@ -162,13 +123,12 @@ export class Subscription {
   }
 
   async #open(session: Session): Promise<void> {
-    const { connection, timeoutMs, sharded } = this.#parts
+    const { connection, sharded } = this.#parts
     try {
-      session.sharded = connection.cluster && (await sharded())
-      if (!session.sharded) {
+      if (!(connection.cluster && (await sharded()))) {
         const subscriber = await this.#subscriberAt(session, await this.#anyNode())
-        await inTime('subscribe', timeoutMs, () => subscriber.subscribe(this.#channelOf(), false), connection)
-        await this.#subscribeToThefts(subscriber)
+        await this.#inTime('subscribe', () => subscriber.subscribe(this.#channelOf(), false))
+        await this.#hearForced(session, subscriber)
       }
       // The connection may have been lost after it was subscribed.
       if (session.ended !== undefined) throw session.ended
@@ -181,44 +141,27 @@ export class Subscription {
   }
 
   async #anyNode(): Promise<RedisNode> {
-    const { connection, timeoutMs } = this.#parts
-    const [node] = await inTime('find a node', timeoutMs, () => connection.nodes(), connection)
+    const [node] = await this.#inTime('find a node', () => this.#parts.connection.nodes())
     if (node === undefined) throw new StoreError('redis has no node to subscribe at')
     return node
   }
 
-  async #subscribeToThefts(subscriber: Subscriber): Promise<void> {
-    const { connection, timeoutMs } = this.#parts
-    const subscribe = (): Promise<void> => subscriber.subscribe(STOLEN_CHANNEL, false)
-    await inTime('subscribe', timeoutMs, subscribe, connection).catch(unlessForbidden)
-  }
-
-  /** If no connection can be opened for it, waiters in the slots of the other nodes still hear theirs. */
-  #hearThefts(session: Session): Promise<void> {
-    const failed = (error: unknown): HoldfastError => storeErrorFrom('subscribe', error, this.#parts.connection)
-    session.thefts ??= this.#anyNode()
-      .then((node) => this.#subscriberAt(session, node))
-      .then((subscriber) =>
-        this.#subscribeToThefts(subscriber).catch((error: unknown) => {
-          this.#lost(session, failed(error))
-          throw error
-        }),
-      )
-      .catch((error: unknown) => {
-        session.thefts = undefined
-        throw failed(error)
-      })
-    return session.thefts
+  /** Forced releases are published to a whole Cluster, so one node is enough. */
+  async #hearForced(session: Session, subscriber: Subscriber): Promise<void> {
+    if (session.hearsForced) return
+    session.hearsForced = true
+    await this.#inTime('subscribe', () => subscriber.subscribe(FORCED_CHANNEL, false)).catch(unlessForbidden)
   }
 
   async #hearSlot(session: Session, slot: number): Promise<void> {
     if (session.slots.has(slot)) return
-    const { connection, timeoutMs } = this.#parts
+    const { connection } = this.#parts
     try {
-      const node = await inTime('find a node', timeoutMs, () => connection.nodeOfSlot(slot), connection)
+      const node = await this.#inTime('find a node', () => connection.nodeOfSlot(slot))
       const subscriber = await this.#subscriberAt(session, node)
-      await inTime('subscribe', timeoutMs, () => subscriber.subscribe(this.#channelOf(slot), true), connection)
+      await this.#inTime('subscribe', () => subscriber.subscribe(this.#channelOf(slot), true))
       session.slots.add(slot)
+      await this.#hearForced(session, subscriber)
     } catch (error) {
       // The slot may have just moved. All listeners subscribe again, when the client knows the new node.
       this.#lost(session, storeErrorFrom('subscribe', error, connection))
@@ -228,19 +171,19 @@ export class Subscription {
   #subscriberAt(session: Session, node: RedisNode): Promise<Subscriber> {
     const known = session.subscribers.get(node.id)
     if (known !== undefined) return known
-    const { connection, timeoutMs } = this.#parts
     let hasFailed = false
     const open = async (): Promise<Subscriber> => {
       const subscriber = await node.subscriber({
-        message: (channel, text) => (channel === STOLEN_CHANNEL ? this.#theft(text) : this.#message(channel, text)),
-        closed: (cause) => this.#lost(session, storeErrorFrom('listen', cause, connection)),
+        message: (channel, text) =>
+          channel === FORCED_CHANNEL ? tellForced(text, this.#listeners) : this.#message(text),
+        closed: (cause) => this.#lost(session, storeErrorFrom('listen', cause, this.#parts.connection)),
       })
       // The session ended while this connection was opened, or it took too long.
       if (session.ended !== undefined || hasFailed) subscriber.end()
       else session.all.add(subscriber)
       return subscriber
     }
-    const opening = inTime('open a subscription', timeoutMs, open, connection)
+    const opening = this.#inTime('open a subscription', open)
     session.subscribers.set(node.id, opening)
     // The caller has the error. The next one tries again.
     opening.catch(() => {
@@ -248,6 +191,10 @@ export class Subscription {
       session.subscribers.delete(node.id)
     })
     return opening
+  }
+
+  #inTime<Answer>(what: string, call: () => Promise<Answer>): Promise<Answer> {
+    return inTime(what, this.#parts.timeoutMs, call, this.#parts.connection)
   }
 
   /** Ends a session for good, also one that is still being opened. Its listeners are notified. */
@@ -263,34 +210,26 @@ export class Subscription {
     for (const listener of listeners) listener.disconnected(cause)
   }
 
-  /** A message that is about no claim of ours, that is forged, or that answers an older call, is ignored. */
-  #message(channel: string, text: string): void {
+  /** Any client can publish on the channel. A hint is worth nothing to a claim that does not wait. */
+  #message(text: string): void {
     const message = readMessage(text)
-    const waiting = message && this.#claims.find(message.claimId)
-    if (message === undefined || waiting === undefined) return
-    const { claim, call } = waiting
-    const { grant } = message
-    if (grant !== undefined && !(call.channel === channel && message.isProvedBy(call.secret))) return
-    if (grant === undefined || isFarAhead(grant) || this.#parts.confirmsGrants) this.#wake(claim)
-    else for (const listener of [...this.#listeners]) listener.granted(claim.claimId, trimmed(grant, claim))
+    if (message === undefined) return
+    const { claimId, grant, isProvedBy } = message
+    if (grant === undefined || isFarAhead(grant) || this.#parts.confirmsGrants) this.#wake(claimId)
+    else for (const listener of [...this.#listeners]) listener.granted(claimId, grant, isProvedBy)
   }
 
-  #wake({ lockName, claimId }: Claim): void {
-    for (const listener of [...this.#listeners]) listener.wake(lockName, claimId)
-  }
-
-  /** Only a hint: a client that has such a lease asks the store. */
-  #theft(text: string): void {
-    const { lost = [], by = '' } = readTheft(text) ?? {}
-    for (const claimId of lost) {
-      for (const listener of [...this.#listeners])
-        listener.lost(claimId, new StoreError(`it was stolen by ${by.slice(0, MAX_HOLDER_ID_LENGTH)}`))
-    }
+  #wake(claimId: string): void {
+    for (const listener of [...this.#listeners]) listener.wake({ claimId })
   }
 }
 
-/** The store keeps whole milliseconds, so its lease may last a fraction longer than the claim asked for. */
-const trimmed = (grant: Grant, { ttlMs }: Claim): Grant => (grant.ttlMs <= ttlMs ? grant : { ...grant, ttlMs })
+/** Only a hint: a client that has such a lease asks the store. */
+export function tellForced(text: string, listeners: ReadonlySet<DriverListener>): void {
+  const { lost = [], by = '' } = readForced(text) ?? {}
+  const cause = new StoreError(`it was force-released by ${by.slice(0, MAX_HOLDER_ID_LENGTH)}`)
+  for (const claimId of lost) for (const listener of [...listeners]) listener.lost(claimId, cause)
+}
 
 /**
  * A token that is more than an hour ahead of the server's clock may be correct, because the clock was set back. But a
@@ -304,18 +243,8 @@ interface Session {
   isOpen: boolean
   /** Why it has ended. */
   ended: HoldfastError | undefined
-  sharded: boolean
   readonly slots: Set<number>
   readonly subscribers: Map<string, Promise<Subscriber>>
   readonly all: Set<Subscriber>
-  /** With publishing by slot: resolves when it hears of thefts. */
-  thefts: Promise<void> | undefined
-}
-
-/**
- * A user without the right to this channel learns of a theft with the next renewal. Any other error is a broken
- * connection.
- */
-function unlessForbidden(error: unknown): void {
-  if (!isForbidden(error)) throw error
+  hearsForced: boolean
 }

@@ -4,7 +4,6 @@ import { type Ballot, begin } from './ballot.ts'
 /** One attempt to get a claim granted, in one or more rounds of voting. */
 export interface Attempt extends Mutable<Ballot> {
   claim: Claim
-  readonly key: string
   /** The newest release of its tokens, and where they begin in its list. */
   ending: { readonly release: ReleaseList; readonly from: number } | undefined
 }
@@ -12,11 +11,23 @@ export interface Attempt extends Mutable<Ballot> {
 /** Leases whose release is sent to every node. */
 export interface ReleaseList {
   readonly leases: LeaseRef[]
-  /** What each node answers, in the order of the nodes. Empty until the list is sent. */
-  answers: readonly Promise<readonly (boolean | Error)[]>[]
+  /** What each node has answered, in the order of the nodes. */
+  readonly answers: (ReleaseAnswers | Error | undefined)[]
+  /** Votes for its tokens that arrived before the answer of their node. */
+  late: LateVote[]
 }
 
-export const newReleaseList = (): ReleaseList => ({ leases: [], answers: [] })
+export type ReleaseAnswers = readonly (boolean | Error)[]
+
+/** A grant of a node that counts for nothing, because its token was released, or is not the current one. */
+export interface LateVote {
+  /** The place of the node. */
+  readonly at: number
+  readonly attempt: Attempt
+  readonly token: number
+}
+
+export const newReleaseList = (leases: LeaseRef[] = []): ReleaseList => ({ leases, answers: [], late: [] })
 
 export function addToRelease(release: ReleaseList, attempt: Attempt, leases: readonly LeaseRef[]): void {
   if (leases.length === 0) return
@@ -24,17 +35,16 @@ export function addToRelease(release: ReleaseList, attempt: Attempt, leases: rea
   release.leases.push(...leases)
 }
 
-/**
- * What a node answers to the release of this token, if one was sent: true if it has ended its lease. Undefined if none
- * was sent.
- */
-export async function endingOf({ ending }: Attempt, token: number, nodeAt: number): Promise<boolean | undefined> {
+/** What the node answered to the release of the token: true if it has ended its lease. Undefined if none was sent. */
+export function endingOf({ at, attempt: { ending }, token }: LateVote): boolean | 'unanswered' | undefined {
   if (ending === undefined) return undefined
   const { leases, answers } = ending.release
-  let at = ending.from
-  while (at < leases.length && leases[at]?.fencingToken !== token) at += 1
-  const ofNode = await answers[nodeAt]?.catch(() => undefined)
-  return at < leases.length ? ofNode?.[at] === true : undefined
+  let index = ending.from
+  while (index < leases.length && leases[index]?.fencingToken !== token) index += 1
+  if (index === leases.length) return undefined
+  const ofNode = answers[at]
+  if (ofNode === undefined) return 'unanswered'
+  return !(ofNode instanceof Error) && ofNode[index] === true
 }
 
 type Mutable<T> = { -readonly [Key in keyof T]: T[Key] }
@@ -47,22 +57,22 @@ type Mutable<T> = { -readonly [Key in keyof T]: T[Key] }
  * gave it up at a deadline.
  */
 export class Attempts {
-  readonly #open = new Map<string, Attempt>()
-  /** The newest attempt of each claim that is not open, in case the claim asks again or is withdrawn. */
-  readonly #ended = new Map<string, Attempt>()
+  /** The newest of each claim. One that has ended stays, in case the claim asks again or is withdrawn. */
+  readonly #newest = new Map<string, Attempt>()
 
   /** `begun`: the attempts of the same call. A claim that is in its list twice has one attempt. */
-  begin(claim: Claim, begun: ReadonlySet<Attempt>): Attempt {
+  begin(claim: Claim, begun: ReadonlyMap<Attempt, unknown>): Attempt {
     const key = keyOf(claim)
-    const open = this.#open.get(key)
-    if (open !== undefined && begun.has(open)) return open
-    const ended = this.#ended.get(key)
-    if (ended !== undefined) this.#ended.delete(key)
-    if (open !== undefined) open.state = 'over'
-    const ballot = begin(ended)
+    const before = this.#newest.get(key)
+    if (before !== undefined) {
+      if (begun.has(before)) return before
+      if (before.state === 'open') before.state = 'over'
+      this.#newest.delete(key)
+    }
+    const ballot = begin(before)
     // The same object, not a new one: a late vote for its token must find that the token is proposed again.
-    const attempt = ballot.isRepeat && ended ? Object.assign(ended, ballot, { claim }) : newAttempt(ballot, claim, key)
-    this.#open.set(key, attempt)
+    const attempt = ballot.isRepeat && before ? Object.assign(before, ballot, { claim }) : newAttempt(ballot, claim)
+    this.#newest.set(key, attempt)
     return attempt
   }
 
@@ -70,12 +80,12 @@ export class Attempts {
   end(attempt: Attempt, state: 'granted' | 'over'): void {
     if (attempt.state !== 'open') return
     attempt.state = state
-    const { key } = attempt
-    this.#open.delete(key)
-    this.#ended.set(key, attempt)
-    if (this.#ended.size <= MAX_REMEMBERED) return
-    const [oldest] = this.#ended.keys()
-    if (oldest !== undefined) this.#ended.delete(oldest)
+    if (this.#newest.size <= MAX_REMEMBERED) return
+    for (const [key, { state }] of this.#newest) {
+      if (state === 'open') continue
+      this.#newest.delete(key)
+      return
+    }
   }
 
   /**
@@ -85,14 +95,13 @@ export class Attempts {
   release(lease: LeaseRef, list: ReleaseList): number {
     const key = keyOf(lease)
     const { fencingToken } = lease
-    const attempt = this.#open.get(key) ?? this.#ended.get(key)
+    const attempt = this.#newest.get(key)
     if (attempt === undefined || (fencingToken !== undefined && fencingToken !== attempt.tokens.at(-1))) {
       list.leases.push(lease)
       return 1
     }
     attempt.state = 'over'
-    this.#open.delete(key)
-    this.#ended.delete(key)
+    this.#newest.delete(key)
     const isWhole = fencingToken === undefined && attempt.tokens.length > 0
     const leases = isWhole ? leasesOf(attempt.claim, attempt.tokens) : [lease]
     addToRelease(list, attempt, leases)
@@ -101,13 +110,12 @@ export class Attempts {
 }
 
 /** Without a spread, which takes longer than all the rest of a new attempt. */
-const newAttempt = ({ tokens, state, isRepeat, mark }: Ballot, claim: Claim, key: string): Attempt => ({
+const newAttempt = ({ tokens, state, isRepeat, mark }: Ballot, claim: Claim): Attempt => ({
   tokens,
   state,
   isRepeat,
   mark,
   claim,
-  key,
   ending: undefined,
 })
 

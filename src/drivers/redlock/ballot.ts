@@ -1,7 +1,6 @@
 import type { AcquireAnswer, Grant, LeaseRecord, Refusal } from '../../core/driver.ts'
 import type { TokenRefusal } from '../redis/format.ts'
 import { tokenAfter } from '../shared/tokens.ts'
-import { agreedRecord } from './agreed-record.ts'
 import type { NodeError, Votes } from './quorum.ts'
 
 /**
@@ -225,6 +224,21 @@ function holderIn(refusals: readonly Refusal[], enough: number) {
   const named = holders.find(({ claimId }) => (counts.get(claimId) as number) >= enough)
   const askAgainMs = Math.min(...refusals.map((refusal) => refusal.askAgainMs ?? LATER_MS), LATER_MS)
   return { holder: named && agreedRecord(named), askAgainMs }
+}
+
+/**
+ * The start of a lease, the same on all nodes although their clocks differ by some milliseconds: the token is the same,
+ * and it was the client's clock in microseconds when it was proposed.
+ */
+export const acquiredAt = (fencingToken: number): number => Math.floor(fencingToken / 1_000)
+
+/** The record of a node, with a start that is the same on every node. */
+export function agreedRecord(record: LeaseRecord): LeaseRecord {
+  const { fencingToken, acquiredAtMs, expiresAtMs } = record
+  if (fencingToken === 0) return record
+  const beganMs = acquiredAt(fencingToken)
+  const ends = expiresAtMs !== undefined && { expiresAtMs: beganMs + expiresAtMs - acquiredAtMs }
+  return { ...record, acquiredAtMs: beganMs, ...ends }
 }
 
 /** When a waiter asks again if the end of the lease is unknown. */

@@ -1,6 +1,6 @@
 import { InvalidArgumentError, StoreError } from '../../core/errors.ts'
 import type { RedlockNode } from '../redis/driver.ts'
-import { storeErrorFrom } from '../redis/errors.ts'
+import { isRefusedCommand, storeErrorFrom } from '../redis/errors.ts'
 
 /**
  * Makes sure that no server votes twice: a quorum must consist of different servers. Two names may lead to one server,
@@ -23,8 +23,7 @@ export function distinctServers(nodes: readonly RedlockNode[], argument: string)
 function votingOnce(node: RedlockNode, name: string, known: Map<string, string>): RedlockNode {
   let checked: Promise<void> | undefined
   let isChecked = false
-
-  async function check(): Promise<void> {
+  const check = async (): Promise<void> => {
     const runId = await runIdOf(node)
     const other = runId === undefined ? undefined : known.get(runId)
     if (other !== undefined && other !== name) {
@@ -33,21 +32,17 @@ function votingOnce(node: RedlockNode, name: string, known: Map<string, string>)
     if (runId !== undefined) known.set(runId, name)
     isChecked = true
   }
-
-  function isDistinct(): Promise<void> {
-    checked ??= check().catch((error: unknown) => {
-      checked = undefined
-      throw error
-    })
-    return checked
-  }
-
   return {
     ...node,
     propose(proposals) {
       const votes = node.propose(proposals)
+      if (isChecked) return votes
+      checked ??= check().catch((error: unknown) => {
+        checked = undefined
+        throw error
+      })
       // Both are sent before either is answered. A vote that does not count is released with the others.
-      return isChecked ? votes : Promise.all([votes, isDistinct()]).then(([counted]) => counted)
+      return Promise.all([votes, checked]).then(([counted]) => counted)
     },
   }
 }
@@ -55,8 +50,8 @@ function votingOnce(node: RedlockNode, name: string, known: Map<string, string>)
 /** Undefined if the user may not run INFO, or a proxy hides it. */
 async function runIdOf({ connection }: RedlockNode): Promise<string | undefined> {
   const [node] = await connection.nodes()
-  const info = await node?.command(['INFO', 'server']).catch((error: Error) => {
-    if (/^NOPERM|unknown command/i.test(error.message)) return ''
+  const info = await node?.command(['INFO', 'server']).catch((error: unknown) => {
+    if (isRefusedCommand(error)) return ''
     throw storeErrorFrom('read INFO', error, connection)
   })
   return /^run_id:(\w+)/m.exec(String(info))?.[1]

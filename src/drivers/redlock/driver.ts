@@ -13,20 +13,23 @@ import { ClosedError, InvalidArgumentError, StoreError, UnsupportedError } from 
 import type { Clock } from '../../core/time/clock.ts'
 import { queueMicrotask } from '../../core/time/native-time.ts'
 import type { Random } from '../../core/time/random.ts'
+import type { RedisConnection } from '../redis/connection.ts'
 import type { RedlockNode } from '../redis/driver.ts'
 import { inTime, storeErrorFrom } from '../redis/errors.ts'
-import { proposalsOf } from '../redis/proposals.ts'
-import { acquiredAt } from './agreed-record.ts'
+import { type ProposedClaim, proposalsOf } from '../redis/proposals.ts'
 import {
   type Attempt,
   Attempts,
   addToRelease,
   endingOf,
+  type LateVote,
   leasesOf,
   newReleaseList,
+  type ReleaseAnswers,
   type ReleaseList,
 } from './attempts.ts'
 import {
+  acquiredAt,
   conclude,
   decide,
   isOwed,
@@ -38,10 +41,9 @@ import {
   propose,
   type Vote,
 } from './ballot.ts'
-import { callNodes, countYes, type NodeError, quorumError, type Votes } from './quorum.ts'
+import { askNodes, countYes, type NodeError, type Quorum, quorumError, type Votes } from './quorum.ts'
 import { inspectByQuorum } from './quorum-inspect.ts'
-import { publishedRelease, publishRefused, ReleaseBroadcast } from './release-broadcast.ts'
-import { publishTheft, Thefts } from './thefts.ts'
+import { publishedRelease, publishForced, publishRefused, ReleaseBroadcast } from './release-broadcast.ts'
 
 export const redlockCapabilities: Capabilities = {
   expiry: 'ttl',
@@ -53,15 +55,14 @@ export const redlockCapabilities: Capabilities = {
   wake: true,
   metadata: true,
   rate: false,
-  steal: false,
-  force: true,
+  force: 'call',
   groups: false,
   reasons: {
     limit:
       'majorities do not preserve a count. With 2 permits and 3 nodes, 3 clients can each find a majority that has ' +
       'room',
     rate: 'majorities do not preserve a count. Each node would see only some of what was taken',
-    steal:
+    force:
       'a lock is granted by a majority, and no node could end the leases of the others in the same step. ' +
       'forceRelease ends leases without taking the lock',
   },
@@ -89,56 +90,67 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
   const wallUs = (): number => clock.now().wallMs * 1_000
   let proposer = NEW_PROPOSER
   const attempts = new Attempts()
-  const broadcast = new ReleaseBroadcast({ nodes, quorum, clock })
-  const thefts = new Thefts({ nodes, quorum, clock })
   let closed = false
   const assertOpen = (): void => {
-    if (closed) throw new ClosedError('the redlock driver is closed')
+    if (closed) throw closedError()
   }
   const failed = (failure: NodeError): void => {
     if (onNodeError !== undefined) queueMicrotask(() => callListener('onNodeError', onNodeError, failure))
   }
-  const common = { nodes, names, timeoutMs, failed }
-  const nodeFailed = (node: RedlockNode, what: string, error: unknown): void =>
-    failed({ node: names[nodes.indexOf(node)] as string, error: storeErrorFrom(what, error, node.connection) })
-  const unpublished = names.map((node) => () => failed({ node, error: publishRefused() }))
-  /** For work that no caller waits for. */
-  const inBackground = (node: RedlockNode, what: string, work: Promise<readonly unknown[]>): void => {
-    const report = (error: unknown): void => nodeFailed(node, what, error)
-    work.then((answers) => {
-      const error = answers.find((answer) => answer instanceof Error)
-      if (error !== undefined) report(error)
-    }, report)
+  const voters: Quorum = { nodes, names, quorum, timeoutMs, failed }
+  const broadcast = new ReleaseBroadcast(voters, clock)
+  const nodeFailed = ({ connection }: Pick<RedlockNode, 'connection'>, what: string, error: unknown): void => {
+    const at = nodes.findIndex((node) => node.connection === connection)
+    failed({ node: names[at] as string, error: storeErrorFrom(what, error, connection) })
+  }
+  const unpublished = (connection: RedisConnection): void => nodeFailed({ connection }, 'publish', publishRefused())
+
+  /** Sends a release that no caller waits for to one node. */
+  function releaseAt(at: number, list: ReleaseList): void {
+    const node = nodes[at] as RedlockNode
+    const answered = (answers: ReleaseAnswers | Error): void => {
+      const error = answers instanceof Error ? answers : answers.find((answer) => answer instanceof Error)
+      if (error !== undefined) nodeFailed(node, 'release', error)
+      released(at, list, answers)
+    }
+    node.release(list.leases).then(answered, answered)
   }
 
-  /** Releases on every node, also on those that did not answer. */
+  /** Also on those that did not answer. */
   const releaseEverywhere = (list: ReleaseList): void => {
-    if (list.leases.length === 0) return
-    list.answers = nodes.map((node) => node.release(list.leases))
-    for (const [at, node] of nodes.entries()) inBackground(node, 'release', list.answers[at] as Promise<unknown[]>)
+    if (list.leases.length > 0) for (const at of nodes.keys()) releaseAt(at, list)
+  }
+
+  function released(at: number, list: ReleaseList, answers: ReleaseAnswers | Error): void {
+    list.answers[at] = answers
+    if (list.late.length === 0) return
+    const ofNode = list.late.filter((vote) => vote.at === at)
+    list.late = list.late.filter((vote) => vote.at !== at)
+    giveBack(at, ofNode)
   }
 
   /**
    * Releases votes that arrived after their tokens were released. Usually the release follows the proposal over the
    * same connection, and has ended the lease. Only if it overtook the proposal, nothing else will end it.
    */
-  async function giveBack(at: number, votes: readonly { attempt: Attempt; token: number }[]): Promise<void> {
+  function giveBack(at: number, votes: readonly LateVote[]): void {
     const left: LeaseRef[] = []
-    for (const { attempt, token } of votes) {
-      const hasEnded = await endingOf(attempt, token, at)
-      if (isOwed(hasEnded)) left.push(...leasesOf(attempt.claim, [token]))
+    for (const vote of votes) {
+      const { attempt, token } = vote
+      const hasEnded = endingOf(vote)
+      if (hasEnded === 'unanswered') attempt.ending?.release.late.push(vote)
+      else if (isOwed(hasEnded)) left.push(...leasesOf(attempt.claim, [token]))
     }
-    const node = nodes[at] as RedlockNode
-    if (left.length > 0) inBackground(node, 'release', node.release(left))
+    if (left.length > 0) releaseAt(at, newReleaseList(left))
   }
 
   /** One round: proposes a token for each attempt to every node. */
   function vote(round: readonly Attempt[]): Promise<readonly Outcome[]> {
-    const tokens = round.map((attempt) => attempt.tokens.at(-1) as number)
-    const proposed = round.map(({ claim }, at) => ({ lockName: claim.lockName, claim, token: tokens[at] as number }))
+    const proposed = round.map(({ claim, tokens }) => {
+      return { lockName: claim.lockName, claim, token: tokens.at(-1) as number }
+    })
     const proposals = proposalsOf(proposed, { maxAheadUs, longestTtlMs })
-    return callNodes<RedlockNode, Vote, Outcome>({
-      ...common,
+    return askNodes<Vote, Outcome>(voters, {
       entries: round.length,
       call: (node) => node.propose(proposals),
       decide(votes, entry) {
@@ -146,30 +158,33 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
         proposer = decided.proposer
         return decided.outcome
       },
-      late(at, late) {
-        const owed: { attempt: Attempt; token: number }[] = []
-        for (const { entry, answer } of late) {
-          proposer = learn(terms, proposer, wallUs(), answer)
-          const [attempt, token] = [round[entry] as Attempt, tokens[entry] as number]
-          if ('granted' in answer && answer.granted && !mayCount(attempt, token)) owed.push({ attempt, token })
+      late(at, answers, outcomes) {
+        const votes: LateVote[] = []
+        let nowUs: number | undefined
+        for (let entry = 0; entry < round.length; entry += 1) {
+          const answer = answers[entry] as Vote | Error
+          if (outcomes[entry] === undefined || answer instanceof Error) continue
+          nowUs ??= wallUs()
+          proposer = learn(terms, proposer, nowUs, answer)
+          const [attempt, { token }] = [round[entry] as Attempt, proposed[entry] as ProposedClaim]
+          if ('granted' in answer && answer.granted && !mayCount(attempt, token)) votes.push({ at, attempt, token })
         }
-        if (owed.length > 0) void giveBack(at, owed)
+        giveBack(at, votes)
       },
     })
   }
 
   async function acquire(claims: readonly Claim[]): Promise<readonly (AcquireAnswer | Error)[]> {
-    const answers = new Map<Attempt, AcquireAnswer | Error>()
-    // A claim that is in the list twice has one attempt.
-    const begun = new Set<Attempt>()
+    // By attempt: a claim that is in the list twice has one.
+    const answers = new Map<Attempt, AcquireAnswer | Error | undefined>()
     const attempted = claims.map((claim) => {
       const refused = unsupported(claim, longestTtlMs)
       if (refused !== undefined) return refused
-      const attempt = attempts.begin(claim, begun)
-      begun.add(attempt)
+      const attempt = attempts.begin(claim, answers)
+      answers.set(attempt, undefined)
       return attempt
     })
-    let open = [...begun]
+    let open = [...answers.keys()]
     for (let round = 1; open.length > 0; round += 1) {
       const voting = open
       const proposed = propose(proposer, wallUs(), voting)
@@ -212,9 +227,7 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
       attempt.tokens = [token]
       return { granted: true, fencingToken: token, ttlMs: claim.ttlMs, acquiredAtMs: acquiredAt(token) }
     }
-    return outcome.kind === 'failed'
-      ? quorumError('acquire', quorum, nodes.length, outcome.errors)
-      : refusalOf(claim, outcome)
+    return outcome.kind === 'failed' ? quorumError(voters, 'acquire', outcome.errors) : refusalOf(claim, outcome)
   }
 
   function refusalOf(claim: Claim, outcome: Outcome): Refusal {
@@ -223,17 +236,16 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
     const holder = outcome.kind === 'refused' && outcome.holder
     const endsInMs = outcome.kind === 'refused' && holder ? outcome.askAgainMs : undefined
     const refusal: Refusal = { granted: false, ...(holder && { holder }) }
-    return claim.waitMs === 0 ? refusal : { ...refusal, askAgainMs: (endsInMs ?? 0) + jitterMs }
+    return claim.waiterTtlMs === 0 ? refusal : { ...refusal, askAgainMs: (endsInMs ?? 0) + jitterMs }
   }
 
   function renew(renewals: readonly Renewal[]): Promise<readonly (RenewAnswer | Error)[]> {
-    return callNodes<RedlockNode, RenewAnswer, RenewAnswer | Error>({
-      ...common,
+    return askNodes<RenewAnswer, RenewAnswer | Error>(voters, {
       entries: renewals.length,
       call: (node) => node.renew(renewals),
       decide(votes) {
         const decision = countYes(quorum, votes, (answer) => answer === 'renewed')
-        if (decision === 'unknown') return quorumError('renew', quorum, nodes.length, votes.errors)
+        if (decision === 'unknown') return quorumError(voters, 'renew', votes.errors)
         return decision && (decision === 'yes' ? 'renewed' : 'lost')
       },
     })
@@ -246,12 +258,14 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
   ): Promise<readonly (boolean | Error)[]> {
     const list = newReleaseList()
     const counts = leases.map((lease) => attempts.release(lease, list))
-    const published = publishedRelease(list.leases, random.id())
-    list.answers = nodes.map((node, at) => node.releaseAndPublish(published, unpublished[at] as () => void))
-    return callNodes<RedlockNode, boolean, boolean | Error>({
-      ...common,
+    const published = publishedRelease(list.leases, random.id(), unpublished)
+    return askNodes<boolean, boolean | Error>(voters, {
       entries: leases.length,
-      call: (_, at) => joined(list.answers[at] as ReleaseAnswers, counts, list.leases.length),
+      call: (node) => node.releaseAndPublish(published),
+      settled(at, answers) {
+        released(at, list, answers)
+        return answers instanceof Error || list.leases.length === leases.length ? answers : joined(answers, counts)
+      },
       decide,
     })
   }
@@ -259,12 +273,9 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
   return {
     name: 'redlock',
     capabilities: redlockCapabilities,
-    ...(longestTtlMs !== undefined && { longestTtlMs }),
 
-    async acquire(claims) {
-      assertOpen()
-      return acquire(claims)
-    },
+    // An async function here would take three more steps to settle.
+    acquire: (claims) => (closed ? Promise.reject(closedError()) : acquire(claims)),
 
     async renew(renewals) {
       assertOpen()
@@ -278,58 +289,57 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
       assertOpen()
       return release(leases, (votes) => {
         const decision = countYes(quorum, votes, (answer) => answer)
-        if (decision === 'unknown') return quorumError('release', quorum, nodes.length, votes.errors)
+        if (decision === 'unknown') return quorumError(voters, 'release', votes.errors)
         return decision && decision === 'yes'
       })
     },
 
-    /**
-     * Each node compares claim and token, as in any release. A lease that a quorum of the nodes does not have any more
-     * has ended, even if the other nodes are away and still have it: its holder needs a quorum for every renewal.
-     */
-    async forceRelease(leases, { by }) {
-      assertOpen()
-      const answers = await release(leases, ({ answers: given, errors }) => {
-        if (given.length >= quorum) return given.includes(true)
-        return errors.length > nodes.length - quorum
-          ? quorumError('end the lease', quorum, nodes.length, errors)
-          : undefined
-      })
-      const ended = leases.filter((_, at) => answers[at] === true)
-      const publish = (node: RedlockNode): Promise<unknown> =>
-        inTime('publish', timeoutMs, () => publishTheft(node, ended, by), node.connection)
-      // A caller that closes the driver after this must not cut the messages off.
-      await Promise.all(nodes.map((node) => publish(node).catch((error) => nodeFailed(node, 'publish', error))))
-      return answers
-    },
-
     async inspect(query) {
       assertOpen()
-      return inspectByQuorum({ ...common, quorum }, query)
+      return inspectByQuorum(voters, query)
     },
 
     async listen(listener) {
       assertOpen()
-      return broadcast.listen(listener, timeoutMs)
-    },
-
-    async watch(listener) {
-      assertOpen()
-      return thefts.listen(listener, timeoutMs)
+      return broadcast.listen(listener)
     },
 
     async close() {
       closed = true
       broadcast.end()
-      thefts.end()
       await parts.close()
+    },
+
+    extensions: {
+      ...(longestTtlMs !== undefined && { longestTtlMs }),
+
+      /**
+       * Each node compares claim and token, as in any release. A lease that a quorum of the nodes does not have any
+       * more has ended, even if the other nodes are away and still have it: its holder needs a quorum for every
+       * renewal.
+       */
+      async forceRelease(leases, { by }) {
+        assertOpen()
+        const answers = await release(leases, ({ answers: given, errors }) => {
+          if (given.length >= quorum) return given.includes(true)
+          return errors.length > nodes.length - quorum ? quorumError(voters, 'end the lease', errors) : undefined
+        })
+        const ended = leases.filter((_, at) => answers[at] === true)
+        const publish = (node: RedlockNode): Promise<unknown> =>
+          inTime('publish', timeoutMs, () => publishForced(node, ended, by), node.connection)
+        // A caller that closes the driver after this must not cut the messages off.
+        await Promise.all(nodes.map((node) => publish(node).catch((error) => nodeFailed(node, 'publish', error))))
+        return answers
+      },
     },
   }
 }
 
-function unsupported({ limit, ttlMs, steal }: Claim, longestTtlMs: number | undefined): Error | undefined {
+const closedError = (): ClosedError => new ClosedError('the redlock driver is closed')
+
+function unsupported({ limit, ttlMs, forceUpTo }: Claim, longestTtlMs: number | undefined): Error | undefined {
   const { reasons } = redlockCapabilities
-  if (steal) return new UnsupportedError(`redlock cannot steal: ${reasons?.steal}`)
+  if (forceUpTo !== undefined) return new UnsupportedError(`redlock cannot take a lock by force: ${reasons?.force}`)
   if (limit !== undefined) return new UnsupportedError(`redlock has no limits: ${reasons?.limit}`)
   return tooLong(ttlMs, longestTtlMs)
 }
@@ -341,15 +351,10 @@ function tooLong(ttlMs: number, longestTtlMs: number | undefined): Error | undef
   return new InvalidArgumentError('timeoutSeconds', ttlMs / 1_000, rule)
 }
 
-type ReleaseAnswers = ReleaseList['answers'][number]
-
 /** One answer for each lease. `counts`: under how many tokens each of them was released. */
-function joined(sent: ReleaseAnswers, counts: readonly number[], total: number): ReleaseAnswers {
-  if (total === counts.length) return sent
-  return sent.then((answers) => {
-    const each = answers.values()
-    return counts.map((count) => anyOf(Array.from({ length: count }, () => each.next().value ?? false)))
-  })
+function joined(answers: ReleaseAnswers, counts: readonly number[]): ReleaseAnswers {
+  const each = answers.values()
+  return counts.map((count) => anyOf(Array.from({ length: count }, () => each.next().value ?? false)))
 }
 
 /** One lease may have been released under several tokens. */

@@ -1,30 +1,21 @@
 import { checkInspectQuery } from '../../core/arguments.ts'
 import type { InspectPage, InspectQuery, LeaseRecord } from '../../core/driver.ts'
-import { InvalidArgumentError } from '../../core/errors.ts'
 import type { RedlockNode } from '../redis/driver.ts'
-import { agreedRecord } from './agreed-record.ts'
-import { callNodes, type NodeError, quorumError } from './quorum.ts'
-
-export interface QuorumParts {
-  readonly nodes: readonly RedlockNode[]
-  readonly names: readonly string[]
-  readonly quorum: number
-  readonly timeoutMs: number
-  failed(failure: NodeError): void
-}
+import { readCursor, writeCursor } from '../redis/inspect.ts'
+import { agreedRecord } from './ballot.ts'
+import { askNodes, type NodeError, type Quorum, quorumError } from './quorum.ts'
 
 /**
  * The leases that a quorum of nodes has. It finds the names by walking one node after the other. A lease that a quorum
  * has is on one of the first n − quorum + 1 nodes, so the rest need no walk.
  */
-export async function inspectByQuorum(parts: QuorumParts, query: InspectQuery): Promise<InspectPage> {
+export async function inspectByQuorum(parts: Quorum, query: InspectQuery): Promise<InspectPage> {
   const { lockName, prefix, after, pageSize } = checkInspectQuery(query)
   if (lockName !== undefined) return { leases: await agreedLeases(parts, [lockName], 0), waiters: [] }
-  const walk: Walk = after === undefined ? { at: 0 } : readCursor(after)
+  const isWalk = ({ at }: Walk): boolean => Number.isInteger(at) && parts.nodes[at] !== undefined
+  const walk: Walk = after === undefined ? { at: 0 } : readCursor(after, isWalk)
   const lastNode = parts.nodes.length - parts.quorum
-  const node = parts.nodes[walk.at]
-  if (node === undefined) throw notOurs(after)
-  const page = await node
+  const page = await (parts.nodes[walk.at] as RedlockNode)
     .inspect({ prefix, pageSize, ...(walk.after !== undefined && { after: walk.after }) })
     // If this node is down, its leases are found on another node, unless too many are down.
     .catch((error: Error): InspectPage => {
@@ -53,13 +44,12 @@ interface Walk {
 }
 
 /** `walked`: how many nodes were walked before. Their leases have been returned already. */
-async function agreedLeases(parts: QuorumParts, lockNames: readonly string[], walked: number): Promise<LeaseRecord[]> {
+async function agreedLeases(parts: Quorum, lockNames: readonly string[], walked: number): Promise<LeaseRecord[]> {
   const { nodes, quorum } = parts
   const seen = new Map<string, { records: LeaseRecord[]; first: number }>()
   const failed: NodeError[] = []
   // Waits for every node until its timeout. If the first quorum decided, two calls could return different leases.
-  await callNodes<RedlockNode, true, true>({
-    ...parts,
+  await askNodes<true, true>(parts, {
     entries: 1,
     async call(node) {
       const { leases } = await node.inspectNames(lockNames)
@@ -78,25 +68,10 @@ async function agreedLeases(parts: QuorumParts, lockNames: readonly string[], wa
       return true
     },
   })
-  if (failed.length > nodes.length - quorum) throw quorumError('inspect', quorum, nodes.length, failed)
+  if (failed.length > nodes.length - quorum) throw quorumError(parts, 'inspect', failed)
   const agreed = [...seen.values()].filter(({ records, first }) => records.length >= quorum && first >= walked)
   // A lease ends when fewer than a quorum of nodes have it.
   return agreed.map(
     ({ records }) => records.toSorted((x, y) => (y.expiresAtMs ?? 0) - (x.expiresAtMs ?? 0))[quorum - 1] as LeaseRecord,
   )
 }
-
-const writeCursor = (walk: Walk): string => Buffer.from(JSON.stringify(walk)).toString('base64url')
-
-function readCursor(text: string): Walk {
-  try {
-    const walk = JSON.parse(Buffer.from(text, 'base64url').toString()) as Walk
-    if (Number.isInteger(walk.at)) return walk
-  } catch {
-    // The error below says what is wrong.
-  }
-  throw notOurs(text)
-}
-
-const notOurs = (after: string | undefined): InvalidArgumentError =>
-  new InvalidArgumentError('after', after, '`next` of the page before')

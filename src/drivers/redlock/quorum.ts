@@ -1,5 +1,6 @@
 import { StoreError } from '../../core/errors.ts'
 import { clearTimeout, setTimeout } from '../../core/time/native-time.ts'
+import type { RedlockNode } from '../redis/driver.ts'
 import { storeErrorFrom } from '../redis/errors.ts'
 
 /** The answers of the nodes so far to one entry of a list. */
@@ -15,101 +16,132 @@ export interface NodeError {
   readonly error: Error
 }
 
-export interface NodeCalls<Node, Answer, Outcome> {
-  readonly nodes: readonly Node[]
+/** The nodes of a Redlock. */
+export interface Quorum {
+  readonly nodes: readonly RedlockNode[]
+  /** As errors name them. */
   readonly names: readonly string[]
-  readonly entries: number
+  /** How many nodes must agree. */
+  readonly quorum: number
   /** The time of each node. A later answer counts as an error, and is still passed to `late`. */
   readonly timeoutMs: number
-  /** `at`: the place of the node in `nodes`. */
-  call(node: Node, at: number): Promise<readonly (Answer | Error)[]>
-  /** Undefined while the entry is undecided. Must decide when no node is pending. */
-  decide(votes: Votes<Answer>, entry: number): Outcome | undefined
   /** Called once for each node that failed or timed out, also if the others were enough. */
-  failed?(failure: NodeError): void
-  /** Called with the answers of a node that arrived after their entries were decided. */
-  late?(at: number, late: readonly Late<Answer>[]): void
+  failed(failure: NodeError): void
 }
 
-export interface Late<Answer> {
-  readonly entry: number
-  readonly answer: Answer
+/** What the nodes are asked, and how their answers decide. */
+export interface Question<Answer, Outcome> {
+  readonly entries: number
+  call(node: RedlockNode): Promise<Answers<Answer>>
+  /** Called with what each call resolves or rejects with, also after its timeout. Returns what counts. */
+  settled?(at: number, answers: Answers<Answer> | Error): Answers<Answer> | Error
+  /** Undefined while the entry is undecided. Must decide when no node is pending. */
+  decide(votes: Votes<Answer>, entry: number): Outcome | undefined
+  /**
+   * Called with the answers of each node before they count. Where there is an outcome, the entry was decided without
+   * this answer, which may have to be undone.
+   */
+  late?(at: number, answers: Answers<Answer>, outcomes: readonly (Outcome | undefined)[]): void
 }
+
+type Answers<Answer> = readonly (Answer | Error)[]
 
 /**
  * Calls every node at once and resolves as soon as every entry is decided: it waits for a quorum, never for the slowest
  * node. The other calls continue in the background.
  */
-export function callNodes<Node, Answer, Outcome>(calls: NodeCalls<Node, Answer, Outcome>): Promise<readonly Outcome[]> {
-  const { nodes, names, entries, timeoutMs } = calls
-  return new Promise((resolve) => {
-    const outcomes = new Array<Outcome | undefined>(entries)
-    const votes = Array.from({ length: entries }, () => ({
-      answers: [] as Answer[],
-      errors: [] as NodeError[],
-      pending: nodes.length,
-    }))
-    let open = entries
-    if (open === 0) resolve([])
+export const askNodes = <Answer, Outcome>(
+  quorum: Quorum,
+  question: Question<Answer, Outcome>,
+): Promise<readonly Outcome[]> =>
+  question.entries === 0 ? Promise.resolve([]) : new Promise((decided) => new Round(quorum, question, decided).begin())
 
-    const count = (entry: number, node: string, answer: Answer | Error): void => {
-      const tally = votes[entry] as (typeof votes)[number]
-      tally.pending -= 1
-      if (answer instanceof Error) tally.errors.push({ node, error: answer })
-      else tally.answers.push(answer)
-      if (outcomes[entry] !== undefined) return
-      const outcome = calls.decide(tally, entry)
-      if (outcome === undefined) return
-      outcomes[entry] = outcome
-      open -= 1
-      if (open === 0) resolve(outcomes as Outcome[])
+/** One question to all nodes, from its calls to the last answer. */
+class Round<Answer, Outcome> {
+  readonly #quorum: Quorum
+  readonly #question: Question<Answer, Outcome>
+  readonly #decided: (outcomes: readonly Outcome[]) => void
+  readonly #outcomes: (Outcome | undefined)[]
+  readonly #votes: Tally<Answer>[] = []
+  /** How many entries are undecided. */
+  #open: number
+  /** By node: whether it has answered, failed or timed out. */
+  readonly #isCounted: boolean[]
+  /** How many calls are in flight, also after the timeout. */
+  #inFlight: number
+  #timer: NodeJS.Timeout | undefined
+
+  constructor(quorum: Quorum, question: Question<Answer, Outcome>, decided: (outcomes: readonly Outcome[]) => void) {
+    const { length } = quorum.nodes
+    this.#quorum = quorum
+    this.#question = question
+    this.#decided = decided
+    this.#open = question.entries
+    this.#outcomes = new Array<Outcome | undefined>(question.entries)
+    for (let entry = 0; entry < question.entries; entry += 1) {
+      this.#votes.push({ answers: [], errors: NO_ERRORS, pending: length })
     }
+    this.#isCounted = new Array<boolean>(length).fill(false)
+    this.#inFlight = length
+  }
 
-    const isCounted = new Array<boolean>(nodes.length).fill(false)
-    const countAll = (at: number, answers: readonly (Answer | Error)[] | Error): void => {
-      const name = names[at] as string
-      const isFirst = !isCounted[at]
-      isCounted[at] = true
-      const failure = answers instanceof Error ? answers : undefined
-      const error = failure ?? (answers as readonly (Answer | Error)[]).find((answer) => answer instanceof Error)
-      if (error !== undefined && isFirst) calls.failed?.({ node: name, error })
-      let late: Late<Answer>[] | undefined
-      for (let entry = 0; entry < entries; entry += 1) {
-        const answer = failure ?? ((answers as readonly (Answer | Error)[])[entry] as Answer | Error)
-        // The entry was decided without this answer, which may have to be undone.
-        if (outcomes[entry] !== undefined && calls.late !== undefined && !(answer instanceof Error)) {
-          late ??= []
-          late.push({ entry, answer })
-        }
-        if (isFirst) count(entry, name, answer)
-      }
-      if (late !== undefined) calls.late?.(at, late)
-    }
-
-    let unanswered = nodes.length
+  begin(): void {
+    const { nodes, timeoutMs } = this.#quorum
     // One timer for all nodes: they are called in the same moment.
-    const timer = setTimeout(() => {
+    this.#timer = setTimeout(() => {
       const error = new StoreError(`no answer within ${timeoutMs} ms`)
-      for (const at of nodes.keys()) if (!isCounted[at]) countAll(at, error)
+      for (const at of nodes.keys()) if (!this.#isCounted[at]) this.#count(at, error)
     }, timeoutMs)
-    const answered = (): void => {
-      unanswered -= 1
-      if (unanswered === 0) clearTimeout(timer)
-    }
-    nodes.forEach((node, at) => {
-      calls.call(node, at).then(
-        (answers) => {
-          answered()
-          countAll(at, answers)
-        },
-        (error: unknown) => {
-          answered()
-          if (!isCounted[at]) countAll(at, storeErrorFrom('answer', error))
-        },
+    for (let at = 0; at < nodes.length; at += 1) {
+      this.#question.call(nodes[at] as RedlockNode).then(
+        (answers) => this.#settled(at, answers),
+        (error: unknown) => this.#settled(at, storeErrorFrom('answer', error)),
       )
-    })
-  })
+    }
+  }
+
+  #settled(at: number, answers: Answers<Answer> | Error): void {
+    this.#inFlight -= 1
+    if (this.#inFlight === 0) clearTimeout(this.#timer)
+    const { settled } = this.#question
+    this.#count(at, settled === undefined ? answers : settled(at, answers))
+  }
+
+  /** Each node counts once. After its timeout, its answers are only late. */
+  #count(at: number, answers: Answers<Answer> | Error): void {
+    const failure = answers instanceof Error ? answers : undefined
+    if (!(answers instanceof Error)) this.#question.late?.(at, answers, this.#outcomes)
+    if (this.#isCounted[at]) return
+    this.#isCounted[at] = true
+    const node = this.#quorum.names[at] as string
+    const error = failure ?? (answers as Answers<Answer>).find((answer) => answer instanceof Error)
+    if (error !== undefined) this.#quorum.failed({ node, error: error as Error })
+    for (let entry = 0; entry < this.#votes.length; entry += 1) {
+      this.#vote(entry, node, failure ?? ((answers as Answers<Answer>)[entry] as Answer | Error))
+    }
+  }
+
+  #vote(entry: number, node: string, answer: Answer | Error): void {
+    const votes = this.#votes[entry] as Tally<Answer>
+    votes.pending -= 1
+    if (answer instanceof Error) votes.errors = [...votes.errors, { node, error: answer }]
+    else votes.answers.push(answer)
+    if (this.#outcomes[entry] !== undefined) return
+    const outcome = this.#question.decide(votes, entry)
+    if (outcome === undefined) return
+    this.#outcomes[entry] = outcome
+    this.#open -= 1
+    if (this.#open === 0) this.#decided(this.#outcomes as Outcome[])
+  }
 }
+
+interface Tally<Answer> extends Votes<Answer> {
+  readonly answers: Answer[]
+  errors: readonly NodeError[]
+  pending: number
+}
+
+const NO_ERRORS: readonly NodeError[] = []
 
 /** Whether a quorum says yes: no if too few are left for that, unknown if nodes failed that could have changed it. */
 export function countYes<Answer>(
@@ -125,12 +157,12 @@ export function countYes<Answer>(
 }
 
 /** Names each node that failed, and its error. */
-export function quorumError(what: string, quorum: number, nodes: number, errors: readonly NodeError[]): StoreError {
+export function quorumError({ nodes, quorum }: Quorum, what: string, errors: readonly NodeError[]): StoreError {
   const failures = errors.map(({ node, error }) => `${node}: ${error.message}`)
   // The number of nodes that answered is unknown: the decision was made when too few were left.
-  const count = `${errors.length} of ${nodes} nodes failed, ${quorum} are needed`
+  const count = `${errors.length} of ${nodes.length} nodes failed, ${quorum} are needed`
   const message = `redlock could not ${what}: ${count}; ${failures.join('; ')}`
   const permanent = errors.filter(({ error }) => !(error instanceof StoreError && error.retryable))
   // If a quorum can never be reached, for example with a wrong password on most nodes, a retry cannot help.
-  return new StoreError(message, { cause: errors[0]?.error, retryable: nodes - permanent.length >= quorum })
+  return new StoreError(message, { cause: errors[0]?.error, retryable: nodes.length - permanent.length >= quorum })
 }

@@ -1,44 +1,134 @@
 import type { DriverListener, LeaseRef, StopListening } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import type { Clock, Timer } from '../../core/time/clock.ts'
-import type { RedlockNode } from '../redis/driver.ts'
-import { releaseArgs } from '../redis/format.ts'
-import { COUNTER } from '../redis/keys.ts'
-import { leasesCall } from '../redis/send-batch.ts'
-import { SharedCall } from '../redis/shared-call.ts'
-import { NodeChannel } from './node-channel.ts'
-
-export interface ReleaseBroadcastParts {
-  readonly nodes: readonly RedlockNode[]
-  readonly quorum: number
-  readonly clock: Clock
-}
+import type { RedisConnection, Subscriber } from '../redis/connection.ts'
+import { type RedlockNode, releaseRun } from '../redis/driver.ts'
+import { inTime, storeErrorFrom, unlessForbidden } from '../redis/errors.ts'
+import { FORCED_CHANNEL } from '../redis/keys.ts'
+import { type SharedList, sharedRun } from '../redis/lists.ts'
+import { runScript } from '../redis/scripts.ts'
+import { tellForced } from '../redis/subscription.ts'
+import { askNodes, type Quorum, quorumError } from './quorum.ts'
 
 /**
- * Notifies the waiters of a Redlock that a lock was released. The nodes have no queue, so the message goes to every
- * subscriber. Each node publishes it in the same step as the release, and a client subscribes to at least a quorum.
+ * Notifies the waiters of a Redlock that a lock was released, and passes on forced releases. The nodes have no queue,
+ * so the message goes to every subscriber. Each node publishes it in the same step as the release. While there are
+ * listeners, this client subscribes to at least a quorum.
  *
  * Waiters are woken when the message has arrived from a quorum of the nodes. Before that, a claim would be refused, and
  * would not ask again until its next poll. If it does not arrive from a quorum, because nodes are down or not
  * subscribed to, waiters are woken a little later.
  */
 export class ReleaseBroadcast {
-  readonly #parts: ReleaseBroadcastParts
-  readonly #channel: NodeChannel<DriverListener>
+  readonly #voters: Quorum
+  readonly #clock: Clock
+  readonly #listeners = new Set<DriverListener>()
+  #session: Promise<Session> | undefined
   /** The newest messages, each with the nodes from which it arrived. */
   readonly #received = new Map<string, Received>()
 
-  constructor(parts: ReleaseBroadcastParts) {
-    this.#parts = parts
-    this.#channel = new NodeChannel({ ...parts, channel: CHANNEL, message: (...message) => this.#message(...message) })
+  constructor(voters: Quorum, clock: Clock) {
+    this.#voters = voters
+    this.#clock = clock
   }
 
-  listen(listener: DriverListener, timeoutMs: number): Promise<StopListening> {
-    return this.#channel.listen(listener, timeoutMs)
+  async listen(listener: DriverListener): Promise<StopListening> {
+    this.#session ??= this.#start()
+    const session = this.#session
+    try {
+      if ((await session).over) throw new StoreError('the subscription ended while it was opened')
+    } catch (error) {
+      // There may be the next one by now.
+      if (this.#session === session) this.#session = undefined
+      throw error
+    }
+    this.#listeners.add(listener)
+    return async () => {
+      this.#listeners.delete(listener)
+      if (this.#listeners.size === 0) this.end()
+    }
   }
 
   end(): void {
-    this.#channel.end()
+    const session = this.#session
+    this.#session = undefined
+    this.#listeners.clear()
+    session?.then(endAll, () => {}) // A session that failed to open is closed already, and its caller has the error.
+  }
+
+  async #start(): Promise<Session> {
+    const session: Session = { subscribers: new Set(), timers: new Set(), over: false }
+    const { nodes, quorum } = this.#voters
+    const [failure] = await askNodes<true, StoreError | false>(this.#voters, {
+      entries: 1,
+      call: (node) => this.#subscribe(session, node).then(() => [true]),
+      decide: ({ answers, errors }) => {
+        if (answers.length >= quorum) return false
+        return errors.length > nodes.length - quorum ? quorumError(this.#voters, 'listen', errors) : undefined
+      },
+    })
+    if (!failure) return session
+    endAll(session)
+    throw failure
+  }
+
+  /** Rejects if it fails. Another attempt is scheduled all the same. */
+  async #subscribe(session: Session, driver: RedlockNode): Promise<void> {
+    const attempt: Attempt = { subscriber: undefined, over: false }
+    try {
+      const open = (): Promise<void> => this.#open(session, driver, attempt)
+      await inTime('subscribe', this.#voters.timeoutMs, open, driver.connection)
+    } catch (error) {
+      attempt.over = true
+      attempt.subscriber?.end()
+      this.#subscribeLater(session, driver)
+      throw error
+    }
+  }
+
+  async #open(session: Session, driver: RedlockNode, attempt: Attempt): Promise<void> {
+    const [node] = await driver.connection.nodes()
+    if (node === undefined) throw new StoreError('the node cannot be reached')
+    const subscriber = await node.subscriber({
+      message: (channel, text) =>
+        channel === CHANNEL ? this.#message(driver, text) : tellForced(text, this.#listeners),
+      closed: (cause) => {
+        attempt.over = true
+        // If the subscription is not open yet, opening it fails.
+        if (attempt.subscriber === undefined || !session.subscribers.delete(attempt.subscriber)) return
+        if (session.subscribers.size >= this.#voters.quorum) this.#subscribeLater(session, driver)
+        else this.#lost(session, storeErrorFrom('listen', cause, driver.connection))
+      },
+    })
+    attempt.subscriber = subscriber
+    await Promise.all([
+      subscriber.subscribe(CHANNEL, false),
+      subscriber.subscribe(FORCED_CHANNEL, false).catch(unlessForbidden),
+    ])
+    // It timed out, its connection was lost, or there is no listener any more.
+    if (attempt.over || session.over) {
+      subscriber.end()
+      throw new StoreError('the subscription ended while it was opened')
+    }
+    session.subscribers.add(subscriber)
+  }
+
+  /** While the other nodes are a quorum, nothing else would subscribe to this one again. */
+  #subscribeLater(session: Session, driver: RedlockNode): void {
+    if (session.over) return
+    const timer = this.#clock.setTimer(() => {
+      session.timers.delete(timer)
+      this.#subscribe(session, driver).catch(() => {}) // It schedules another attempt itself.
+    }, SUBSCRIBE_AGAIN_MS)
+    session.timers.add(timer)
+  }
+
+  #lost(session: Session, cause: Error): void {
+    if (session.over) return
+    const listeners = [...this.#listeners]
+    this.end()
+    endAll(session)
+    for (const listener of listeners) listener.disconnected(cause)
   }
 
   #message(node: RedlockNode, text: string): void {
@@ -47,13 +137,13 @@ export class ReleaseBroadcast {
     const { from, timer } = this.#received.get(text) ?? this.#receiveFirst(text, lockName)
     if (from.has(node)) return
     from.add(node)
-    if (from.size !== this.#parts.quorum) return
+    if (from.size !== this.#voters.quorum) return
     timer.cancel()
     this.#wake(lockName)
   }
 
   #receiveFirst(text: string, lockName: string): Received {
-    const timer = this.#parts.clock.setTimer(() => this.#wake(lockName), PATIENCE_MS)
+    const timer = this.#clock.setTimer(() => this.#wake(lockName), PATIENCE_MS)
     const received = { from: new Set<RedlockNode>(), timer }
     this.#received.set(text, received)
     const [oldest] = this.#received
@@ -66,22 +156,36 @@ export class ReleaseBroadcast {
   }
 
   #wake(lockName: string): void {
-    for (const listener of [...this.#channel.listeners]) listener.wake(lockName)
+    for (const listener of [...this.#listeners]) listener.wake({ lockName })
   }
 }
 
-/** A release with its messages. `id` is new with each call: a repeated release wakes waiters again. */
-export const publishedRelease = (leases: readonly LeaseRef[], id: string): SharedCall<LeaseRef> =>
-  new SharedCall(leases, (prefix, requests) =>
-    leasesCall({
-      prefix,
-      counter: COUNTER,
-      operation: 'release',
-      requests,
-      args: releaseArgs(requests),
-      publication: { channel: CHANNEL, text: messagesOf(requests, id) },
-    }),
+/**
+ * A release with its messages. `id` is new with each call: a repeated release wakes waiters again. `unpublished` is
+ * called for each node that refuses to publish.
+ */
+export function publishedRelease(
+  requests: readonly LeaseRef[],
+  id: string,
+  unpublished: (connection: RedisConnection) => void,
+): SharedList<LeaseRef, boolean> {
+  const runOf = sharedRun(requests, (prefix, leases) =>
+    releaseRun(prefix, undefined, leases, { channel: CHANNEL, text: messagesOf(leases, id) }, unpublished),
   )
+  return { requests, send: ({ connection, prefix }, leases) => runScript(connection, runOf(prefix, leases)) }
+}
+
+/** Publishes on one node that these leases were ended. Call it after that: a holder that asks earlier has its lease. */
+export async function publishForced(node: RedlockNode, leases: readonly LeaseRef[], by: string): Promise<unknown[]> {
+  const messages: Promise<unknown>[] = []
+  for (let at = 0; at < leases.length; at += MAX_IDS) {
+    const text = JSON.stringify({ lost: leases.slice(at, at + MAX_IDS).map(({ claimId }) => claimId), by })
+    messages.push(node.connection.command(FORCED_CHANNEL, ['PUBLISH', FORCED_CHANNEL, text]))
+  }
+  return Promise.all(messages)
+}
+
+const MAX_IDS = 100
 
 export const publishRefused = (): StoreError => new StoreError(`the server refused to publish on ${CHANNEL}`)
 
@@ -96,11 +200,29 @@ export function lockNameIn(text: string): string | undefined {
   }
 }
 
-/** One in each line. A lease that is released under several tokens has one message. */
+/** One in each line. A lease that is released under several tokens, one after the other, has one message. */
 function messagesOf(leases: readonly LeaseRef[], id: string): string {
-  const lines = new Set<string>()
-  for (const { lockName, claimId } of leases) lines.add(JSON.stringify([lockName, claimId, id]))
-  return [...lines].join('\n')
+  const lines = leases.map(({ lockName, claimId }) => JSON.stringify([lockName, claimId, id]))
+  return lines.filter((line, at) => line !== lines[at - 1]).join('\n')
+}
+
+interface Session {
+  readonly subscribers: Set<Subscriber>
+  /** For the next attempts to subscribe to nodes. */
+  readonly timers: Set<Timer>
+  over: boolean
+}
+
+/** One attempt to subscribe to a node. */
+interface Attempt {
+  subscriber: Subscriber | undefined
+  over: boolean
+}
+
+function endAll(session: Session): void {
+  session.over = true
+  for (const timer of session.timers) timer.cancel()
+  for (const subscriber of session.subscribers) subscriber.end()
 }
 
 interface Received {
@@ -110,6 +232,7 @@ interface Received {
 }
 
 const CHANNEL = 'holdfast:released'
+const SUBSCRIBE_AGAIN_MS = 1_000
 const MAX_REMEMBERED = 1_000
 /** A name, a claim's id and the id of the call, with every character escaped, are shorter. They are kept. */
 const MAX_MESSAGE = 4_096

@@ -1,9 +1,8 @@
 import { fitsBeside, type LockShare } from '../../core/lock-share.ts'
 
 /**
- * The waiters that can be granted the lock now: from the front of the queue, as many as fit beside the leases that are
- * held and beside each other. No waiter overtakes the first one that does not fit, so readers that keep coming do not
- * starve a writer.
+ * From the front of the queue, as many waiters as fit beside the leases and beside each other. No waiter overtakes the
+ * first one that does not fit, so readers that keep coming do not starve a writer.
  */
 export function admitted<Waiter>(
   leases: readonly LockShare[],

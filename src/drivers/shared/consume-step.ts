@@ -7,7 +7,7 @@ import type { RateAnswer, RateChange, RateLimit, RateRequest } from '../../core/
  * period ÷ limit, and may not move it further ahead than the burst reaches. The store only counts how many times a step
  * fits. The answer for each request is computed from that count here, once for all stores.
  *
- * The counting exists three times, as deliberate copies: `step` below for memory and SQLite, `consume.lua` for
+ * The counting exists three times, as deliberate copies: `consumeStep` for memory and SQLite, `consume.lua` for
  * Redis, `holdfast_consume` for PostgreSQL. So each store counts a list in one atomic step, on its own clock and in one
  * round trip. `test/primitives/rate/policies.test.ts` and the groups `driver interface: … rate limits` of the
  * conformance suite keep the copies equal.
@@ -38,17 +38,11 @@ export interface Policy {
   readonly spacingsMs: readonly number[]
   /** How far one request moves each limit's moment. Never 0. */
   readonly stepsMs: readonly number[]
-  /**
-   * How far ahead that moment may be. Slightly more than burst × spacing, because sums of fractions come out too large,
-   * but less than a unit more, so that no period has a unit too many.
-   */
+  /** How far ahead that moment may be: burst × spacing, and less than a unit more, as sums of fractions round up. */
   readonly fullsMs: readonly number[]
 }
 
-/**
- * Identifies a limit in every store, as `protocol/README.md` says. The same limit in two policies has one moment. A
- * changed limit starts from the beginning.
- */
+/** Identifies a limit in every store: see `protocol/README.md`. A changed limit starts from the beginning. */
 export const limitId = (limit: RateLimit): string => `${limit.limit}/${periodMicros(limit)}/${limit.burst}`
 
 /** Undefined for a text that is no such id. */
@@ -159,9 +153,7 @@ function policyOf(cost: number, limits: readonly RateLimit[]): Policy {
   }
 }
 
-/**
- * A double holds today's time in milliseconds to a quarter of a microsecond, and the errors of a burst may add up.
- */
+/** A double holds the time to a quarter of a microsecond, and the errors of a burst may add up. */
 const ROUNDING_MS = 1
 
 let latest: Policy = policyOf(1, [])
@@ -187,34 +179,21 @@ export const endOf = ({ atMs, untilMs }: Moment): number => Math.max(atMs, until
  * full burst, and is moved back to it even if the step does not fit. Otherwise every call would be refused until the
  * clock reaches its old time. A look moves nothing.
  */
-export function takeStep(take: Take, moments: readonly Moment[], nowMs: number): Taken {
-  if (take.change !== undefined) changeAll(take.change, moments, nowMs)
-  return step(take.policy, countOf(take), moments, nowMs)
-}
-
-function changeAll(change: RateChange, moments: readonly Moment[], nowMs: number): void {
-  for (const moment of moments) {
-    if (change === 'reset') Object.assign(moment, noMoment())
-    else Object.assign(moment, { untilMs: change.blockMs > 0 ? nowMs + change.blockMs : 0, blockMs: change.blockMs })
-  }
-}
-
-/** The same for a single request. */
 export function consumeStep(
   policy: Policy,
   moments: readonly Moment[],
   nowMs: number,
   change?: RateChange,
 ): RateAnswer {
-  if (change !== undefined) changeAll(change, moments, nowMs)
-  const { count, usedMs, blockedMs } = step(policy, policy.cost === 0 ? 0 : 1, moments, nowMs)
-  return answerOf(policy, count === 1 || policy.cost === 0, usedMs, blockedMs, 0)
-}
-
-function step({ stepsMs, fullsMs }: Policy, most: number, moments: readonly Moment[], nowMs: number): Taken {
+  if (change !== undefined) {
+    const blockMs = change === 'reset' ? 0 : change.blockMs
+    const block = { untilMs: blockMs > 0 ? nowMs + blockMs : 0, blockMs }
+    for (const moment of moments) Object.assign(moment, block, change === 'reset' && { atMs: 0 })
+  }
+  const { cost, stepsMs, fullsMs } = policy
   // With its final length: a growing array allocates too much, and every call makes one.
   const usedMs = new Array<number>(stepsMs.length)
-  let count = most
+  let fits = true
   let blockedMs = 0
   for (let at = 0; at < stepsMs.length; at += 1) {
     const fullMs = fullsMs[at] as number
@@ -222,20 +201,20 @@ function step({ stepsMs, fullsMs }: Policy, most: number, moments: readonly Mome
     let aheadMs = Math.max(moment.atMs - nowMs, 0)
     if (aheadMs > fullMs) {
       aheadMs = fullMs
-      if (most > 0) moment.atMs = nowMs + fullMs
+      if (cost > 0) moment.atMs = nowMs + fullMs
     }
     usedMs[at] = aheadMs
-    blockedMs = Math.max(blockedMs, blockedOf(moment, nowMs, most > 0))
-    count = Math.min(count, Math.floor((fullMs - aheadMs) / (stepsMs[at] as number)))
+    blockedMs = Math.max(blockedMs, blockedOf(moment, nowMs, cost > 0))
+    fits &&= (stepsMs[at] as number) <= fullMs - aheadMs
   }
-  if (count === 0 || blockedMs > 0) return { count: 0, usedMs, blockedMs }
-  for (let at = 0; at < stepsMs.length; at += 1) {
-    const aheadMs = (usedMs[at] as number) + count * (stepsMs[at] as number)
+  const isTaken = cost > 0 && fits && blockedMs === 0
+  for (let at = 0; isTaken && at < stepsMs.length; at += 1) {
+    const aheadMs = (usedMs[at] as number) + (stepsMs[at] as number)
     usedMs[at] = aheadMs
     const moment = moments[at] as Moment
     moment.atMs = nowMs + aheadMs
   }
-  return { count, usedMs, blockedMs }
+  return answerOf(policy, isTaken || cost === 0, usedMs, blockedMs, 0)
 }
 
 /** As for a moment: a block with more time left than its length comes from a clock that was set back. */
@@ -282,13 +261,7 @@ function answerOf(
     resetAfterMs = Math.max(resetAfterMs, ms)
   }
   if (blockedMs === 0) return { allowed, remaining, retryAfterMs, resetAfterMs, usedMs }
-  const waitMs = allowed ? 0 : Math.max(retryAfterMs, blockedMs)
-  return {
-    allowed,
-    remaining: 0,
-    retryAfterMs: waitMs,
-    resetAfterMs: Math.max(resetAfterMs, blockedMs),
-    usedMs,
-    blockedMs,
-  }
+  retryAfterMs = allowed ? 0 : Math.max(retryAfterMs, blockedMs)
+  resetAfterMs = Math.max(resetAfterMs, blockedMs)
+  return { allowed, remaining: 0, retryAfterMs, resetAfterMs, usedMs, blockedMs }
 }

@@ -1,18 +1,13 @@
 import type { Claim } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 
-export const hasGroups = (claims: readonly Claim[]): boolean => claims.some(({ group }) => group !== undefined)
-
-/**
- * Returns a function that answers each claim of a list in turn. The members of a group are answered together, at the
- * first of them.
- */
+/** Returns a function that answers each claim in turn, and all members of a group at the first of them. */
 export function inGroups<Answer>(
   claims: readonly Claim[],
   one: (claim: Claim) => Answer,
   all: (members: readonly Claim[]) => readonly Answer[],
 ): (claim: Claim) => Answer {
-  if (!hasGroups(claims)) return one
+  if (!claims.some(isInGroup)) return one
   const answers = new Map<Claim, Answer>()
   return (claim) => {
     if (claim.group === undefined) return one(claim)
@@ -25,6 +20,8 @@ export function inGroups<Answer>(
     return answers.get(claim) as Answer
   }
 }
+
+const isInGroup = ({ group }: Claim): boolean => group !== undefined
 
 /** An error for one member of a group is an error for all of its members. */
 export function failTogether<Answer>(claims: readonly GroupMember[], answers: readonly Answer[]): readonly Answer[] {
@@ -49,9 +46,6 @@ export function groupSize(claims: readonly GroupMember[], start: number): number
 /** A claim, or another kind of request, which is in no group. */
 export type GroupMember = { readonly group?: string }
 
-/**
- * The answer to a member that already has its lease, from an earlier request, while its group is refused. The core
- * withdraws it.
- */
+/** For a member with a lease from an earlier request, whose group is refused. The core withdraws it. */
 export const leftOver = (lockName: string): StoreError =>
   new StoreError(`"${lockName}" was granted by an earlier request, but not all of its group can be granted any more`)

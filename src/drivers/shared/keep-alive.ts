@@ -14,9 +14,9 @@ export function keepingAlive(driver: Driver): Driver {
     if (inFlight === 0) never.unref()
   }
   const kept =
-    <List, Answer>(ask: (list: List) => Promise<Answer>) =>
-    (list: List): Promise<Answer> => {
-      const answer = ask(list)
+    <Args extends readonly unknown[], Answer>(ask: (...args: Args) => Promise<Answer>) =>
+    (...args: Args): Promise<Answer> => {
+      const answer = ask(...args)
       inFlight += 1
       if (inFlight === 1) never.ref()
       answer.then(ended, ended)

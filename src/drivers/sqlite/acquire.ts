@@ -3,63 +3,70 @@ import type { LockShare } from '../../core/lock-share.ts'
 import { admitted } from '../shared/admission.ts'
 import { leftOver } from '../shared/groups.ts'
 import type { SqliteConnection } from './connection.ts'
-import type { LockView, LockViews } from './lock-view.ts'
-import { nextEndOf, QUEUE_WINDOWS, type Row, recordOf, shareOf } from './rows.ts'
+import {
+  heldBeside,
+  largestLimit,
+  MAX_AHEAD,
+  nextEndOf,
+  QUEUE_WINDOWS,
+  type Row,
+  recordOf,
+  shareOf,
+  waitersOf,
+} from './rows.ts'
+
+/** The views of one transaction, by lock name. */
+export type ViewOf = (lockName: string) => LockView
+
+export function lockViews(connection: SqliteConnection, nowMs: number): ViewOf {
+  const views = new Map<string, LockView>()
+  return (lockName) => {
+    const view = views.get(lockName) ?? new LockView(connection, lockName, nowMs)
+    views.set(lockName, view)
+    return view
+  }
+}
 
 /** Decides one claim. Call it within a transaction. */
-export function acquireOne(connection: SqliteConnection, view: LockView, claim: Claim, nowMs: number): AcquireAnswer {
-  const own = ownLease(connection, view, claim, nowMs)
+export function acquireOne(view: LockView, claim: Claim): AcquireAnswer {
+  const { connection, nowMs } = view
+  const own = ownLease(view, claim)
   if (own !== undefined) {
     const { lockName, claimId, ttlMs } = claim
     connection.run('set_end', nowMs + ttlMs, ttlMs, lockName, claimId, nowMs)
     return { granted: true, fencingToken: own.fencing_token, ttlMs, acquiredAtMs: own.acquired_at_ms }
   }
-  if (claim.steal === true) {
+  if (claim.forceUpTo !== undefined) {
     view.clamp()
-    const { stealUpTo = Number.MAX_SAFE_INTEGER } = claim
-    const newer = connection.get('newer_lease', claim.lockName, stealUpTo, nowMs) as Row | undefined
+    const newer = connection.get('newer_lease', claim.lockName, claim.forceUpTo, nowMs) as Row | undefined
     if (newer !== undefined) return { granted: false, holder: recordOf(newer, nowMs) }
-    if (connection.run('note_stolen', claim.holderId, nowMs, claim.lockName, nowMs) > 0) connection.run('trim_stolen')
+    if (connection.run('note_forced_releases', claim.holderId, nowMs, claim.lockName, nowMs) > 0)
+      connection.run('trim_forced_releases')
     connection.run('end_leases', claim.lockName)
-    return grant(connection, view, claim, nowMs, true)
+    return grant(view, claim)
   }
-  const { isAdmitted, isQueued } = placeOf(view, claim)
-  return isAdmitted ? grant(connection, view, claim, nowMs, isQueued) : refuse(connection, view, claim, nowMs)
+  return isAdmitted(view, claim) ? grant(view, claim) : refuse(view, claim)
 }
 
-/**
- * Decides the claims of one group. Call it within a transaction. All of them are checked before any is written, so that
- * a refused group writes nothing.
- */
-export function acquireGroup(
-  connection: SqliteConnection,
-  views: LockViews,
-  claims: readonly Claim[],
-  nowMs: number,
-): (AcquireAnswer | Error)[] {
+/** Decides a group, within a transaction. All are checked before any is written: a refused group writes nothing. */
+export function acquireGroup(viewOf: ViewOf, claims: readonly Claim[]): (AcquireAnswer | Error)[] {
   const looks = claims.map((claim) => {
-    const view = views.of(claim.lockName, nowMs)
-    const own = ownLease(connection, view, claim, nowMs)
-    return { claim, view, own, isOpen: own !== undefined || placeOf(view, claim).isAdmitted }
+    const view = viewOf(claim.lockName)
+    const own = ownLease(view, claim)
+    return { claim, view, own, isOpen: own !== undefined || isAdmitted(view, claim) }
   })
-  if (looks.every(({ isOpen }) => isOpen))
-    return looks.map(({ claim, view }) => acquireOne(connection, view, claim, nowMs))
+  if (looks.every(({ isOpen }) => isOpen)) return looks.map(({ claim, view }) => acquireOne(view, claim))
   return looks.map(({ claim, view, own, isOpen }) => {
     if (own !== undefined) return leftOver(claim.lockName)
-    return isOpen ? { granted: false, free: true } : refuse(connection, view, claim, nowMs)
+    return isOpen ? { granted: false, free: true } : refuse(view, claim)
   })
 }
 
-function grant(
-  connection: SqliteConnection,
-  view: LockView,
-  claim: Claim,
-  nowMs: number,
-  isQueued: boolean,
-): AcquireAnswer {
+function grant(view: LockView, claim: Claim): AcquireAnswer {
+  const { connection, nowMs } = view
   const { lockName, claimId, holderId, mode, limit, permits, ttlMs, metadata } = claim
+  if (view.waiters(1).length > 0) connection.run('delete_waiter', lockName, claimId)
   view.granted()
-  if (isQueued) connection.run('delete_waiter', lockName, claimId)
   const fencingToken = nextToken(connection, nowMs)
   const json = metadata === undefined ? null : JSON.stringify(metadata)
   const share = [mode, limit ?? null, permits] as const
@@ -68,70 +75,60 @@ function grant(
   return { granted: true, fencingToken, ttlMs, acquiredAtMs: nowMs }
 }
 
-function refuse(connection: SqliteConnection, view: LockView, claim: Claim, nowMs: number): AcquireAnswer {
-  const { lockName, waitMs } = claim
+function refuse(view: LockView, claim: Claim): AcquireAnswer {
+  const { nowMs } = view
   const seen = view.holder && { holder: recordOf(view.holder, nowMs) }
-  if (waitMs === 0) return { granted: false, ...seen }
-  const place = joinQueue(connection, view, claim, nowMs)
-  const { ahead, firstGoneMs } = aheadOf(connection, view, lockName, place, nowMs)
-  // The first waiter waits for a lease to expire. The others wait until a waiter ahead of them, which may be dead,
-  // ends.
-  const nextMs = ahead === 0 ? nextEndOf(connection, lockName, nowMs) : firstGoneMs
+  if (claim.waiterTtlMs === 0) return { granted: false, ...seen }
+  const { ahead, first_gone_ms: firstGoneMs } = aheadOf(view, joinQueue(view, claim))
+  // The first waiter waits for a lease to expire, the others for a waiter ahead of them, which may be dead.
+  const nextMs = ahead === 0 ? nextEndOf(view.connection, claim.lockName, nowMs) : firstGoneMs
   return { granted: false, ...seen, ahead, askAgainMs: (nextMs ?? nowMs) - nowMs }
 }
 
-interface Place {
-  readonly isAdmitted: boolean
-  /** It has a place in the queue. Known only for a claim that is admitted. */
-  readonly isQueued: boolean
-}
-
-/**
- * Reads only as much of the queue as the decision needs. A claim behind that part is not admitted yet, because the
- * waiters ahead of it come first.
- */
-function placeOf(view: LockView, claim: Claim): Place {
+/** Reads only as much of the queue as it needs. A claim behind that part waits for those ahead of it. */
+function isAdmitted(view: LockView, claim: Claim): boolean {
   for (const most of QUEUE_WINDOWS) {
     const queue: readonly (LockShare & LeaseRef)[] = view.waiters(most).map(shareOf)
     const isQueued = queue.some(({ claimId }) => claimId === claim.claimId)
     const candidates = isQueued ? queue : [...queue, claim]
     const through = admitted(view.held(candidates), candidates, (each) => each)
     if (queue.length < most || isQueued || through.length < queue.length) {
-      return { isAdmitted: through.some(({ claimId }) => claimId === claim.claimId), isQueued }
+      return through.some(({ claimId }) => claimId === claim.claimId)
     }
   }
-  return { isAdmitted: false, isQueued: false }
+  return false
 }
 
-function ownLease(connection: SqliteConnection, view: LockView, claim: Claim, nowMs: number): Row | undefined {
+function ownLease(view: LockView, claim: Claim): Row | undefined {
   const { lockName, claimId, mode } = claim
   const [held] = view.held([claim])
   if (held?.mode !== mode) return undefined
   if (mode === 'exclusive') return view.holder?.claim_id === claimId ? view.holder : undefined
-  return connection.get('lease', lockName, claimId, nowMs) as Row | undefined
+  return view.connection.get('lease', lockName, claimId, view.nowMs) as Row | undefined
 }
 
-function joinQueue(connection: SqliteConnection, view: LockView, claim: Claim, nowMs: number): number {
-  const { lockName, claimId, holderId, mode, limit, permits, waitMs } = claim
-  const kept = connection.get('keep_place', nowMs + waitMs, waitMs, lockName, claimId, nowMs) as Row | undefined
-  if (kept !== undefined) return kept.place
-  const terms = [mode, limit ?? null, permits, nowMs, nowMs + waitMs, waitMs] as const
+/** Returns its place in the queue. */
+function joinQueue(view: LockView, claim: Claim): number {
+  const { connection, nowMs } = view
+  const { lockName, claimId, holderId, mode, limit, permits, waiterTtlMs } = claim
+  const kept = connection.get('keep_place', nowMs + waiterTtlMs, waiterTtlMs, lockName, claimId, nowMs)
+  if (kept !== undefined) return (kept as Row).place
+  const terms = [mode, limit ?? null, permits, nowMs, nowMs + waiterTtlMs, waiterTtlMs] as const
   const joined = connection.get('insert_waiter', lockName, claimId, holderId, ...terms) as Row | undefined
   view.joined()
   return joined?.place ?? 0
 }
 
-function aheadOf(
-  connection: SqliteConnection,
-  view: LockView,
-  lockName: string,
-  place: number,
-  nowMs: number,
-): { ahead: number; firstGoneMs: number | null } {
-  const { waiters, lastPlace, firstGoneMs } = view.front
-  if (place > lastPlace) return { ahead: waiters, firstGoneMs }
-  const row = connection.get('ahead_of', lockName, place, nowMs) as { ahead: number; first_gone_ms: number | null }
-  return { ahead: row.ahead, firstGoneMs: row.first_gone_ms }
+/** How many waiters are ahead of a place, and when the first of them ends unless it asks again. */
+function aheadOf(view: LockView, place: number): Ahead {
+  const { connection, lockName, nowMs, front } = view
+  if (place > (front.last_place ?? 0)) return { ahead: front.waiters, first_gone_ms: front.first_gone_ms }
+  return connection.get('ahead_of', lockName, place, nowMs) as Ahead
+}
+
+interface Ahead {
+  readonly ahead: number
+  readonly first_gone_ms: number | null
 }
 
 function nextToken(connection: SqliteConnection, nowMs: number): number {
@@ -141,4 +138,87 @@ function nextToken(connection: SqliteConnection, nowMs: number): number {
   // The table was emptied. The clock in microseconds is above every token that was granted.
   connection.run('restore_counter')
   return next() as number
+}
+
+/**
+ * What one transaction has read about a lock. All claims of a list on one name, such as those of many waiters that
+ * renew their places, share one read. The cost of a read does not grow with the number of leases or waiters.
+ */
+class LockView {
+  readonly connection: SqliteConnection
+  readonly lockName: string
+  readonly nowMs: number
+  #rows: readonly Row[] | undefined
+  #most = 0
+  #held: readonly LockShare[] | undefined
+  #largest = 0
+  #holder: Row | undefined
+  #front: Front | undefined
+
+  constructor(connection: SqliteConnection, lockName: string, nowMs: number) {
+    this.connection = connection
+    this.lockName = lockName
+    this.nowMs = nowMs
+  }
+
+  /** A claim was granted. */
+  granted(): void {
+    this.#rows = undefined
+    this.#held = undefined
+    this.#holder = undefined
+    this.#front = undefined
+  }
+
+  /** A claim was added to the end of the queue. */
+  joined(): void {
+    if (this.#rows !== undefined && this.#rows.length < this.#most) this.#rows = undefined
+    if (this.#front !== undefined && this.#front.waiters < MAX_AHEAD) this.#front = undefined
+  }
+
+  /** The first waiters of the queue, at most `most` of them. */
+  waiters(most: number): readonly Row[] {
+    if (this.#rows !== undefined && (most <= this.#most || this.#rows.length < this.#most))
+      return this.#rows.slice(0, most)
+    const rows = waitersOf(this.connection, this.lockName, this.nowMs, most)
+    if (rows.some((row) => row.expires_at_ms > this.nowMs + row.wait_ms)) this.clamp()
+    this.#rows = rows
+    this.#most = most
+    return rows
+  }
+
+  /** The leases that are held, combined into one, as far as they matter to these claims. */
+  held(candidates: readonly LockShare[]): readonly LockShare[] {
+    const largest = largestLimit(candidates)
+    if (this.#held !== undefined && largest <= this.#largest) return this.#held
+    const { held, isAhead } = heldBeside(this.connection, this.lockName, this.nowMs, largest)
+    if (isAhead) this.clamp()
+    this.#held = held
+    this.#largest = largest
+    return held
+  }
+
+  /** One of the leases. */
+  get holder(): Row | undefined {
+    this.#holder ??= this.connection.get('holder', this.lockName, this.nowMs) as Row | undefined
+    return this.#holder
+  }
+
+  get front(): Front {
+    this.#front ??= this.connection.get('front_of', this.lockName, this.nowMs, MAX_AHEAD) as Front
+    return this.#front
+  }
+
+  /** Rows that a clock ahead of its time wrote end as if written now, which is later than any client trusts them. */
+  clamp(): void {
+    this.connection.run('clamp_leases', this.nowMs, this.lockName, this.nowMs)
+    this.connection.run('clamp_waiters', this.nowMs, this.lockName, this.nowMs)
+  }
+}
+
+/** What the waiters behind the front of a queue need to know about it. */
+interface Front {
+  readonly waiters: number
+  readonly last_place: number | null
+  /** When the first of them ends unless it asks again. */
+  readonly first_gone_ms: number | null
 }

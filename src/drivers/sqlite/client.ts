@@ -1,4 +1,5 @@
 import { MissingClientError } from '../../core/errors.ts'
+import { textOf } from '../../core/foreign-errors.ts'
 import { importAtRunTime } from '../shared/optional-client.ts'
 
 /** The few methods that we call: `node:sqlite`, libsql and better-sqlite3 all have them. */
@@ -26,43 +27,28 @@ interface OwnDatabase extends SqliteDatabase {
   prepare(sql: string): Statement
 }
 
-/** Opens a file with the first client that can be loaded: `node:sqlite`, libsql or better-sqlite3. */
+/** Opens a file with the first client that can be loaded. */
 export async function openDatabase(path: string): Promise<OwnDatabase> {
   const failures: unknown[] = []
-  for (const { module, name } of clients) {
-    const Database = await load(module, name, failures)
-    if (Database !== undefined) return new Database(path)
+  for (const [module, name] of Object.entries(CLIENTS)) {
+    const client = await quietly(() => importAtRunTime(module)).catch((error: unknown) => {
+      // Not installed, or installed without its binary for this machine. The next one may work.
+      failures.push(error)
+    })
+    if (client !== undefined) return new (client[name] as new (path: string) => OwnDatabase)(path)
   }
   const driver = `the sqlite driver on this Node (${process.version}), which has no node:sqlite,`
   throw new MissingClientError(driver, ['libsql', 'better-sqlite3'], { cause: new AggregateError(failures) })
 }
 
-const clients = [
-  { module: 'node:sqlite', name: 'DatabaseSync' },
-  { module: 'libsql', name: 'default' },
-  { module: 'better-sqlite3', name: 'default' },
-]
+/** In the order in which they are tried, with the name of the export. */
+const CLIENTS = { 'node:sqlite': 'DatabaseSync', libsql: 'default', 'better-sqlite3': 'default' }
 
-type Constructor = new (path: string) => OwnDatabase
-
-async function load(module: string, name: string, failures: unknown[]): Promise<Constructor | undefined> {
-  try {
-    const found = await quietly(() => importAtRunTime(module))
-    return found[name] as Constructor
-  } catch (error) {
-    // Not installed, or installed without its binary for this machine. The next one may work.
-    failures.push(error)
-    return undefined
-  }
-}
-
-/**
- * Suppresses Node's warning that its module is experimental: it would be printed by a program that only takes a lock.
- */
+/** Suppresses the warning that the module is experimental. A program that only takes a lock would print it. */
 async function quietly<T>(load: () => Promise<T>): Promise<T> {
   const { emitWarning } = process
   process.emitWarning = (warning: string | Error, ...rest: unknown[]) => {
-    if (!String(warning).includes('SQLite is an experimental feature')) {
+    if (!textOf(warning).includes('SQLite is an experimental feature')) {
       Reflect.apply(emitWarning, process, [warning, ...rest])
     }
   }

@@ -1,16 +1,14 @@
 import { ClosedError } from '../../core/errors.ts'
 import type { Clock } from '../../core/time/clock.ts'
 import { type Turns, turnsOf } from '../../core/time/turns.ts'
-import { MAX_BUSY_MS, untilFree } from './busy.ts'
-import type { DatabaseSource, OpenDatabase, OpenedByPath } from './open-database.ts'
-import { MovedError } from './open-files.ts'
-import { openAndPrepare } from './prepare.ts'
-import type { StatementName } from './statements.ts'
+import { untilFree } from './errors.ts'
+import { MovedError } from './file.ts'
+import { type DatabaseSource, type OpenDatabase, openAndPrepare, type StatementName } from './open-database.ts'
 
 /** One connection: its statements and its transactions. It opens the file again when the path leads to another one. */
 export class SqliteConnection {
   /** Called after the path led to another file than before, and that file was opened. */
-  readonly onReopened = new Set<() => void>()
+  onReopened = (): void => {}
   readonly #source: DatabaseSource
   readonly #clock: Clock
   #path: string
@@ -62,11 +60,6 @@ export class SqliteConnection {
     return this.#inOrder(() => this.#inTransaction('BEGIN IMMEDIATE', work, busyUntilMs))
   }
 
-  /** Until when a list that begins now may try for the write lock. */
-  busyUntilMs(): number {
-    return this.#clock.now().monotonicMs + MAX_BUSY_MS
-  }
-
   /** Runs one transaction, so that all reads see the same state. */
   read<T>(work: () => T): Promise<T> {
     return this.#inOrder(() => this.#inTransaction('BEGIN', work))
@@ -86,8 +79,7 @@ export class SqliteConnection {
   close(): void {
     if (this.#closed) return
     this.#closed = true
-    this.#opened?.forgetStatements()
-    if ('open' in this.#source) this.#opened?.close()
+    this.#opened?.close()
   }
 
   get #current(): OpenDatabase {
@@ -96,10 +88,7 @@ export class SqliteConnection {
     return this.#opened
   }
 
-  /**
-   * A transaction runs without a pause. Many of them at once would delay timers and sockets, so a transaction waits for
-   * a turn of the event loop when one is due.
-   */
+  /** A transaction blocks the event loop. Many at once would delay timers and sockets, so they take turns. */
   #inOrder<T>(run: () => Promise<T>): Promise<T> {
     if (this.#queue.length === 0 && !this.#turnIsDue) return run()
     return new Promise((resolve) => {
@@ -121,36 +110,30 @@ export class SqliteConnection {
   async #inTransaction<T>(begin: string, work: () => T, busyUntilMs?: number): Promise<T> {
     for (let tries = 1; ; tries += 1) {
       try {
-        return await untilFree(this.#clock, this.path, () => this.#current.transaction(begin, work), {
-          ...(busyUntilMs !== undefined && { untilMs: busyUntilMs }),
-        })
+        return await untilFree(this.#clock, this.path, () => this.#current.transaction(begin, work), busyUntilMs)
       } catch (error) {
-        if (!(error instanceof MovedError) || 'passedIn' in this.#source || tries === MAX_REOPENINGS) throw error
-        await this.#reopen(this.#source)
+        const canReopen = error instanceof MovedError && this.#source.path !== undefined
+        if (!canReopen || tries === MAX_REOPENINGS) throw error
+        this.#reopening ??= this.#reopen().finally(() => {
+          this.#reopening = undefined
+        })
+        await this.#reopening
       }
     }
   }
 
-  #reopen(source: OpenedByPath): Promise<void> {
-    this.#reopening ??= this.#openAnew(source).finally(() => {
-      this.#reopening = undefined
-    })
-    return this.#reopening
-  }
-
-  async #openAnew(source: OpenedByPath): Promise<void> {
-    if (this.#opened?.isCurrent()) return
+  async #reopen(): Promise<void> {
     // Before the new one is opened, because connections of one process share an open index, even a removed one.
     this.#opened?.close()
     this.#opened = undefined
-    const opened = await openAndPrepare(source, this.#clock)
+    const opened = await openAndPrepare(this.#source, this.#clock)
     if (this.#closed) {
       opened.close()
       return
     }
     this.#path = opened.path
     this.#opened = opened
-    for (const reopened of this.onReopened) reopened()
+    this.onReopened()
   }
 }
 

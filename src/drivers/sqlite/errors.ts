@@ -1,35 +1,35 @@
 import { HoldfastError, StoreError } from '../../core/errors.ts'
+import { attempt, codeOf, isA, messageOf, safeCause } from '../../core/foreign-errors.ts'
+import type { Clock } from '../../core/time/clock.ts'
+import { setImmediate } from '../../core/time/native-time.ts'
 
 /** SQLite's primary result code, from the error of any client. */
 export function sqliteCode(error: unknown): string | undefined {
-  const { code, errcode, message = '' } = error as { code?: unknown; errcode?: unknown; message?: string }
-  if (typeof errcode === 'number') return codes[errcode & 0xff]
+  const errcode = attempt(() => (error as { errcode?: unknown }).errcode)
+  if (typeof errcode === 'number') return nameOf(errcode)
+  const code = codeOf(error)
   // Extended codes such as SQLITE_IOERR_WRITE or SQLITE_BUSY_RECOVERY begin with the primary one.
   if (typeof code === 'string' && code.startsWith('SQLITE_')) return code.split('_', 2).join('_')
+  const message = messageOf(error)
   const [, number] = /Unable to open connection.*: (\d+)/.exec(message) ?? []
-  if (number !== undefined) return codes[Number(number) & 0xff]
-  // libsql reports some errors without their code. The messages of SQLite have not changed for many years.
-  return Object.keys(messages).find((each) => message.includes(messages[each] as string))
+  if (number !== undefined) return nameOf(Number(number))
+  // libsql reports some errors without their code.
+  return CODES.find((each) => message.includes(each.message))?.name
 }
 
 export const isBusy = (error: unknown): boolean => ['SQLITE_BUSY', 'SQLITE_LOCKED'].includes(sqliteCode(error) ?? '')
 
-/**
- * SQLite says this about an open transaction, and also while a statement has not ended. A package may leave one behind
- * that found the file busy, until it is used again.
- */
-export const isInTransaction = (error: unknown): boolean =>
-  error instanceof Error && error.message.includes('within a transaction')
+/** Also for a statement that has not ended, which a package may leave behind on a busy file. */
+export const isInTransaction = (error: unknown): boolean => messageOf(error).includes('within a transaction')
 
 /** Wraps an error of a client. It says what is wrong with the file and what to do, and then what SQLite said. */
 export function storeErrorFrom(error: unknown, path: string): HoldfastError {
-  if (error instanceof HoldfastError) return error
+  if (isA(error, HoldfastError)) return error
   const code = sqliteCode(error)
-  const said = error instanceof Error ? error.message : String(error)
   const known = isInTransaction(error) ? IN_TRANSACTION : reasons[code ?? '']
   const reason = known ?? 'SQLite could not work with it'
-  return new StoreError(`the lock file ${path}: ${reason} (${code ?? 'no code'}: ${said})`, {
-    cause: error,
+  return new StoreError(`the lock file ${path}: ${reason} (${code ?? 'no code'}: ${messageOf(error)})`, {
+    cause: safeCause(error),
     retryable: code === undefined || TRANSIENT.has(code),
   })
 }
@@ -37,27 +37,19 @@ export function storeErrorFrom(error: unknown, path: string): HoldfastError {
 const IN_TRANSACTION =
   'the database that was passed in has an open transaction; end it first, or pass in another connection for the locks'
 
-const codes: Record<number, string> = {
-  5: 'SQLITE_BUSY',
-  6: 'SQLITE_LOCKED',
-  8: 'SQLITE_READONLY',
-  10: 'SQLITE_IOERR',
-  11: 'SQLITE_CORRUPT',
-  13: 'SQLITE_FULL',
-  14: 'SQLITE_CANTOPEN',
-  26: 'SQLITE_NOTADB',
-}
+/** SQLite's primary result codes. Their messages have not changed for many years. */
+const CODES = [
+  { number: 5, name: 'SQLITE_BUSY', message: 'database is locked' },
+  { number: 6, name: 'SQLITE_LOCKED', message: 'database table is locked' },
+  { number: 8, name: 'SQLITE_READONLY', message: 'attempt to write a readonly database' },
+  { number: 10, name: 'SQLITE_IOERR', message: 'disk I/O error' },
+  { number: 11, name: 'SQLITE_CORRUPT', message: 'database disk image is malformed' },
+  { number: 13, name: 'SQLITE_FULL', message: 'database or disk is full' },
+  { number: 14, name: 'SQLITE_CANTOPEN', message: 'unable to open database file' },
+  { number: 26, name: 'SQLITE_NOTADB', message: 'file is not a database' },
+]
 
-const messages: Record<string, string> = {
-  SQLITE_BUSY: 'database is locked',
-  SQLITE_LOCKED: 'database table is locked',
-  SQLITE_READONLY: 'attempt to write a readonly database',
-  SQLITE_IOERR: 'disk I/O error',
-  SQLITE_CORRUPT: 'database disk image is malformed',
-  SQLITE_FULL: 'database or disk is full',
-  SQLITE_CANTOPEN: 'unable to open database file',
-  SQLITE_NOTADB: 'file is not a database',
-}
+const nameOf = (extended: number): string | undefined => CODES.find(({ number }) => number === (extended & 0xff))?.name
 
 /** Errors that may disappear with time, or when another process goes on. */
 const TRANSIENT = new Set(['SQLITE_BUSY', 'SQLITE_LOCKED', 'SQLITE_IOERR', 'SQLITE_FULL'])
@@ -73,3 +65,34 @@ const reasons: Record<string, string> = {
   SQLITE_CANTOPEN: 'it cannot be opened. Does its folder exist, and may this user write to it?',
   SQLITE_NOTADB: 'it is not an SQLite database; choose another path',
 }
+
+/** How long to try for the write lock. A transaction of ours takes well under a millisecond. */
+export const MAX_BUSY_MS = 2_000
+
+/** Repeats `attempt` while another process has the lock that it needs. A failed attempt must change nothing. */
+export async function untilFree<T>(
+  clock: Clock,
+  path: string,
+  attempt: () => T,
+  untilMs = clock.now().monotonicMs + MAX_BUSY_MS,
+  mayPass = isBusy,
+): Promise<T> {
+  for (let tries = 1; ; tries += 1) {
+    try {
+      return attempt()
+    } catch (error) {
+      if (!mayPass(error) || clock.now().monotonicMs >= untilMs) throw storeErrorFrom(error, path)
+      await pause(clock, tries)
+    }
+  }
+}
+
+/** The first pauses last one turn of the event loop: most transactions of another process are over by then. */
+function pause(clock: Clock, tries: number): Promise<void> {
+  if (tries <= SPINS) return new Promise((resolve) => setImmediate(resolve))
+  return new Promise((resolve) => {
+    clock.setTimer(resolve, 1 + (tries % 3), true)
+  })
+}
+
+const SPINS = 16

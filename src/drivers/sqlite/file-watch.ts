@@ -12,14 +12,7 @@ import {
   writeSync,
 } from 'node:fs'
 import type { Clock, Timer } from '../../core/time/clock.ts'
-
-/** Both return how many lock names had to be checked. */
-export interface DatabaseWatcher {
-  /** The bell was rung: a waiter's turn has come. */
-  rung(): number
-  /** Checks whether anything has changed, rung or not. It must cost almost nothing if nothing has. */
-  poll(): number
-}
+import { ignoring } from './file.ts'
 
 /**
  * Notifies a waiting process of changes that other processes made. A writer rings the bell, a file beside the database,
@@ -27,8 +20,10 @@ export interface DatabaseWatcher {
  * slow poll covers a ring that was missed or never made.
  *
  * A check of many names is followed by a rest, so that a busy database does not keep waiting processes busy.
+ *
+ * @param check returns how many lock names had to be checked. A `poll` must cost almost nothing if nothing has changed
  */
-export function watchDatabase(path: string, clock: Clock, watcher: DatabaseWatcher): () => void {
+export function watchDatabase(path: string, clock: Clock, check: (how: 'rung' | 'poll') => number): () => void {
   let timer: Timer | undefined
   let bell: FSWatcher | undefined
   let restUntilMs = 0
@@ -43,7 +38,7 @@ export function watchDatabase(path: string, clock: Clock, watcher: DatabaseWatch
       pollIn(restUntilMs - startedMs)
       return
     }
-    const looked = watcher[how]()
+    const looked = check(how)
     restUntilMs = startedMs + looked * REST_PER_NAME_MS
     pollMs = looked > 0 ? POLL_MS : Math.min(pollMs * 1.2, MAX_POLL_MS)
     if (how === 'poll') pollIn(bell === undefined ? pollMs : SAFETY_POLL_MS)
@@ -115,24 +110,13 @@ function withBell(path: string, flags: number, work: (bell: number) => void): vo
   }
 }
 
-/**
- * As SQLite does with its own files: if root or another member of a group creates the bell, it still belongs to the
- * owner of the database.
- */
+/** As SQLite does: a bell that root or a group member creates belongs to the owner of the database. */
 function share(bell: number, { uid, gid, mode }: Stats): void {
   const made = fstatSync(bell)
   if (made.uid !== uid && process.geteuid?.() === 0) fchownSync(bell, uid, gid)
-  else if (made.gid !== gid) attempt(() => fchownSync(bell, made.uid, gid))
+  // A process may not be in the database's group. A user whom the mode excludes has to poll.
+  else if (made.gid !== gid) ignoring('EPERM', () => fchownSync(bell, made.uid, gid))
   fchmodSync(bell, mode & 0o666)
-}
-
-/** Ignores EPERM, for a process that is not in the database's group. A user whom the mode excludes has to poll. */
-function attempt(step: () => void): void {
-  try {
-    step()
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'EPERM') throw error
-  }
 }
 
 const bellOf = (path: string): string => `${path}-bell`

@@ -1,33 +1,59 @@
-import { closeSync, existsSync, mkdirSync, openSync, realpathSync, statSync } from 'node:fs'
+import {
+  type BigIntStats,
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  type Stats,
+  statSync,
+} from 'node:fs'
 import { homedir } from 'node:os'
 import { basename, dirname, isAbsolute, join } from 'node:path'
 import { HoldfastError, StoreError } from '../../core/errors.ts'
-import { refuseMount } from './mounts.ts'
-import { refuseLinks } from './open-files.ts'
+import { codeOf, isA, messageOf, safeCause } from '../../core/foreign-errors.ts'
 
-/**
- * The path of the embedded default: one file for each user of a machine, in the folder for state that is not
- * configuration.
- */
+/** The embedded default: one file for each user of a machine, in the folder for state. */
 export function defaultPath(env: NodeJS.ProcessEnv = process.env, platform = process.platform): string {
   return join(stateFolder(env, platform), 'holdfast', 'locks.db')
 }
 
-/**
- * Creates the folder and the file if they are missing, private to this user. Existing ones keep their permissions: a
- * team may share them.
- */
+/** Creates a missing folder and file, private to this user. Existing ones keep their permissions. */
 export function prepareFile(path: string): void {
   const folder = dirname(path)
   attempt(`the folder ${folder} for the lock file cannot be created`, () => makeFolder(folder))
   attempt(`the lock file ${path} cannot be checked`, () => refusePlace(path))
   // SQLite creates the files beside it with the same permissions.
-  attempt(`the lock file ${path} cannot be created`, () => unlessThere(() => closeSync(openSync(path, 'wx', 0o600))))
+  attempt(`the lock file ${path} cannot be created`, () =>
+    ignoring('EEXIST', () => closeSync(openSync(path, 'wx', 0o600))),
+  )
 }
 
-/** Throws for a file that SQLite's own locks do not protect. The file need not exist yet. */
+/**
+ * Throws for a file that SQLite's own locks do not protect: one on a network share, a mount point, whose write-ahead
+ * log would be beside another name of the same file, or one with several names. The file need not exist yet. Only Linux
+ * lists its mounts.
+ */
 export function refusePlace(path: string): void {
-  refuseMount(path, realPathOf(path))
+  if (process.platform === 'linux') {
+    const realPath = realPathOf(path)
+    const mountinfo = readFileSync('/proc/self/mountinfo', 'utf8')
+    const network = networkFileSystemOf(realPath, mountinfo)
+    if (network !== undefined) {
+      const advice = 'choose a local disk, or a store with a server'
+      const reason = `a network share (${network}), where SQLite's locks do not exclude other machines; ${advice}`
+      throw new StoreError(`the lock file ${path} is on ${reason}`, { retryable: false })
+    }
+    if (isMountPoint(realPath, mountinfo)) {
+      throw new StoreError(
+        `the lock file ${path} is a mount point (as with "docker run -v file:file"), so other processes do not see ` +
+          'the write-ahead log that SQLite keeps beside it; mount its folder instead',
+        { retryable: false },
+      )
+    }
+  }
   refuseLinks(path, statSync(path, { throwIfNoEntry: false }))
 }
 
@@ -54,14 +80,15 @@ function realPathOf(path: string): string {
 function makeFolder(folder: string): void {
   if (existsSync(folder)) return
   makeFolder(dirname(folder))
-  unlessThere(() => mkdirSync(folder, { mode: 0o700 }))
+  ignoring('EEXIST', () => mkdirSync(folder, { mode: 0o700 }))
 }
 
-function unlessThere(make: () => void): void {
+/** Does nothing if the step fails with this error code. */
+export function ignoring(code: string, step: () => void): void {
   try {
-    make()
+    step()
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
+    if ((error as NodeJS.ErrnoException).code !== code) throw error
   }
 }
 
@@ -72,9 +99,158 @@ function attempt(failure: string, step: () => void): void {
   try {
     step()
   } catch (error) {
-    if (error instanceof HoldfastError) throw error
-    const said = error instanceof Error ? error.message : String(error)
-    const retryable = TRANSIENT.has((error as NodeJS.ErrnoException).code ?? '')
-    throw new StoreError(`${failure}: ${said}`, { cause: error, retryable })
+    if (isA(error, HoldfastError)) throw error
+    const retryable = TRANSIENT.has(String(codeOf(error)))
+    throw new StoreError(`${failure}: ${messageOf(error)}`, { cause: safeCause(error), retryable })
   }
+}
+
+/** The type of the file system if other machines may share it, from Linux's table of mounts. */
+export function networkFileSystemOf(path: string, mountinfo: string): string | undefined {
+  const type = mountOf(path, mountinfo)?.type
+  if (type === undefined) return undefined
+  // A FUSE file system counts as a network share unless it is known to be local.
+  const isFuse = type === 'fuse' || type.startsWith('fuse.')
+  return NETWORK_TYPES.has(type) || (isFuse && !LOCAL_FUSE.has(type)) ? type : undefined
+}
+
+export const isMountPoint = (path: string, mountinfo: string): boolean => mountOf(path, mountinfo)?.point === path
+
+interface Mount {
+  readonly id: string
+  readonly parent: string
+  readonly point: string
+  readonly type: string
+}
+
+/** Follows the path as the kernel does, from mount to mount. A hidden mount is not found. */
+function mountOf(path: string, mountinfo: string): Mount | undefined {
+  const mounts = mountinfo
+    .split('\n')
+    .filter((line) => line.includes(' - '))
+    .map(mountFrom)
+  const ids = new Set(mounts.map(({ id }) => id))
+  let current: Mount | undefined
+  // The root mount is mounted on itself, or on a mount that the table does not show.
+  const isNext = ({ id, parent }: Mount): boolean =>
+    current === undefined ? id === parent || !ids.has(parent) : id !== parent && parent === current.id
+  const onTop = (point: string): Mount | undefined => mounts.findLast((mount) => mount.point === point && isNext(mount))
+  for (const point of prefixesOf(path)) {
+    for (let next = onTop(point); next !== undefined; next = onTop(point)) current = next
+  }
+  return current
+}
+
+function mountFrom(line: string): Mount {
+  const [before = '', after = ''] = line.split(' - ')
+  const [id = '', parent = '', , , point = ''] = before.split(' ')
+  const [type = ''] = after.split(' ')
+  // Spaces in a path are written as \040.
+  const octal = /\\(\d{3})/g
+  return { id, parent, point: point.replace(octal, (_, code) => String.fromCharCode(Number.parseInt(code, 8))), type }
+}
+
+/** `/`, `/a`, `/a/b`. */
+function prefixesOf(path: string): string[] {
+  const parts = path.split('/').filter((part) => part !== '')
+  return ['/', ...parts.map((_, index) => `/${parts.slice(0, index + 1).join('/')}`)]
+}
+
+const wordsIn = (text: string): ReadonlySet<string> => new Set(text.trim().split(/\s+/))
+
+const NETWORK_TYPES = wordsIn(`
+  9p acfs afs beegfs ceph cifs coda davfs drvfs fakeowner gfs2 glusterfs gpfs lustre ncpfs nfs nfs4 ocfs2
+  orangefs prl_fs pvfs2 smb3 smbfs vboxsf virtiofs vmhgfs
+`)
+
+/** On a disk or in a folder of this machine. */
+const LOCAL_FUSE = wordsIn(`
+  fuse.cryfs fuse.encfs fuse.exfat fuse.exfat-fuse fuse.ext4 fuse.fuse-overlayfs fuse.fuse2fs
+  fuse.gocryptfs fuse.lowntfs-3g fuse.ntfs fuse.ntfs-3g
+`)
+
+/**
+ * Returns a function that throws if what is written now might be in a file that other processes do not read.
+ *
+ * SQLite finds the write-ahead log and its index by name, and a process that comes later opens the files that have
+ * these names then. A lease excludes others only while the names lead to the files that this connection writes to.
+ * Three or four `stat` calls of about 4 µs each check that.
+ *
+ * Call it after SQLite has opened all of them, and before the first write. `asked` is the path that the caller wrote: a
+ * link in it may lead to another file later. `hasIndex` is false for a database in exclusive locking mode.
+ *
+ * Throws if SQLite works on a file that was removed. Connections of one process share their index, so a new connection
+ * gets the removed one as long as an old connection is open.
+ */
+export function watchFiles(path: string, { asked, hasIndex }: { asked: string; hasIndex: boolean }): () => void {
+  const database = openFile(path)
+  const beside = (hasIndex ? ['-wal', '-shm'] : ['-wal']).map((suffix) => openFile(`${path}${suffix}`))
+  const others = asked === path ? beside : [...beside, openFile(path, asked)]
+  const assertCurrent = (): void => {
+    refuseLinks(path, database.assertCurrent())
+    for (const file of others) file.assertCurrent()
+  }
+  assertCurrent()
+  assertOpen([database, ...beside])
+  return assertCurrent
+}
+
+/** A file was removed or replaced, or a link leads to another file, which other processes use. */
+export class MovedError extends StoreError {
+  constructor(path: string) {
+    super(`the file ${path} was removed or replaced while it was open; close the database and open it again`)
+  }
+}
+
+/** Throws for a file with several names: under another name it has another write-ahead log. */
+export function refuseLinks(path: string, stats: Stats | BigIntStats | undefined): void {
+  // The links of a folder are its subfolders.
+  if (stats === undefined || stats.nlink <= 1 || !stats.isFile()) return
+  throw new StoreError(
+    `the lock file ${path} has ${stats.nlink} hard links: a process that opens it under another name does not see ` +
+      'the same locks; remove the other links, or make them symbolic',
+  )
+}
+
+interface OpenFile {
+  readonly path: string
+  readonly identity: string
+  assertCurrent(): Stats | BigIntStats
+}
+
+/** The file that a path leads to. No other file gets its inode number while SQLite has it open. */
+function openFile(from: string, path = from): OpenFile {
+  const first = statSync(from, { throwIfNoEntry: false, bigint: true })
+  if (first === undefined) throw new MovedError(from)
+  // Some file systems have numbers above 2^53, which need BigInt. That takes twice as long.
+  const bigint = first.dev > Number.MAX_SAFE_INTEGER || first.ino > Number.MAX_SAFE_INTEGER
+  const [device, number] = bigint ? [first.dev, first.ino] : [Number(first.dev), Number(first.ino)]
+  return {
+    path,
+    identity: identityOf(first),
+    assertCurrent() {
+      const stats = statSync(path, { throwIfNoEntry: false, bigint })
+      if (stats?.ino !== number || stats.dev !== device) throw new MovedError(path)
+      return stats
+    },
+  }
+}
+
+const identityOf = ({ dev, ino }: BigIntStats): string => `${dev}:${ino}`
+
+/** Only Linux lists the open files of a process. */
+function assertOpen(files: readonly OpenFile[]): void {
+  if (process.platform !== 'linux') return
+  const open = new Set(
+    readdirSync('/proc/self/fd').map((descriptor) => {
+      const stats = statSync(`/proc/self/fd/${descriptor}`, { throwIfNoEntry: false, bigint: true })
+      return stats && identityOf(stats)
+    }),
+  )
+  const removed = files.find(({ identity }) => !open.has(identity))
+  if (removed === undefined) return
+  throw new StoreError(
+    `the file ${removed.path} was removed or replaced while it was open, and this process still works on the old ` +
+      'one; restart the process',
+  )
 }

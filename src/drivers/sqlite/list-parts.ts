@@ -1,5 +1,6 @@
+import type { Clock } from '../../core/time/clock.ts'
 import { type GroupMember, groupSize } from '../shared/groups.ts'
-import type { SqliteConnection } from './connection.ts'
+import { MAX_BUSY_MS } from './errors.ts'
 
 /**
  * Runs a long list as several transactions, one after the other, so that its entries are still taken in their order.
@@ -9,20 +10,14 @@ import type { SqliteConnection } from './connection.ts'
  * A part that fails was rolled back, and its entries are answered with the error. The other parts were committed and
  * keep their answers. Rejects if every part fails.
  */
-export function inParts<Request, Answer>(
-  connection: SqliteConnection,
+export async function inParts<Request, Answer>(
+  clock: Clock,
   requests: readonly Request[],
   transact: (part: readonly Request[], busyUntilMs?: number) => Promise<readonly (Answer | Error)[]>,
 ): Promise<readonly (Answer | Error)[]> {
-  return requests.length <= MAX_LIST_LENGTH ? transact(requests) : eachPart(connection, partsOf(requests), transact)
-}
-
-async function eachPart<Request, Answer>(
-  connection: SqliteConnection,
-  parts: readonly (readonly Request[])[],
-  transact: (part: readonly Request[], busyUntilMs: number) => Promise<readonly (Answer | Error)[]>,
-): Promise<(Answer | Error)[]> {
-  const busyUntilMs = connection.busyUntilMs()
+  if (requests.length <= MAX_LIST_LENGTH) return transact(requests)
+  const parts = partsOf(requests)
+  const busyUntilMs = clock.now().monotonicMs + MAX_BUSY_MS
   const answers: (Answer | Error)[] = []
   const failures: unknown[] = []
   for (const part of parts) {
@@ -53,8 +48,5 @@ function partsOf<Request>(requests: readonly Request[]): (readonly Request[])[] 
   return parts
 }
 
-/**
- * During a transaction neither this process nor any other one does anything else with the file, and the event loop
- * stops. With this many entries that is a few milliseconds.
- */
+/** The file and the event loop are blocked during a transaction: a few milliseconds with this many entries. */
 const MAX_LIST_LENGTH = 200

@@ -1,19 +1,18 @@
 import { StoreError } from '../../core/errors.ts'
+import { messageOf } from '../../core/foreign-errors.ts'
+import type { Clock } from '../../core/time/clock.ts'
+import { namedStatements } from '../shared/named-statements.ts'
+import { readProtocol } from '../shared/read-protocol.ts'
 import type { SqliteDatabase, Statement } from './client.ts'
-import { storeErrorFrom } from './errors.ts'
-import { OpenFiles } from './open-files.ts'
-import { type StatementName, statements } from './statements.ts'
+import { isBusy, isInTransaction, storeErrorFrom, untilFree } from './errors.ts'
+import { refusePlace, watchFiles } from './file.ts'
 import { IN_MEMORY } from './url.ts'
 
-/**
- * Where a connection comes from: a path, which is opened again when it leads to another file, or a database that the
- * caller has opened.
- */
-export type DatabaseSource = OpenedByPath | { readonly passedIn: SqliteDatabase }
-
-export interface OpenedByPath {
-  /** As the caller wrote it, with its links. */
-  readonly path: string
+/** Where a connection comes from. */
+export interface DatabaseSource {
+  /** As the caller wrote it, with its links. Absent for a database that the caller has opened. */
+  readonly path?: string
+  /** Called again when the path leads to another file. */
   open(): Promise<SqliteDatabase>
 }
 
@@ -23,21 +22,22 @@ export class OpenDatabase {
   readonly path: string
   readonly passedIn: boolean
   readonly #database: SqliteDatabase
-  readonly #asked: string
+  readonly #asked: string | undefined
   readonly #statements: Record<keyof Statement, Map<StatementName, Statement>> = {
     all: new Map(),
     get: new Map(),
     run: new Map(),
   }
-  #files: OpenFiles | undefined
+  /** Throws if other processes no longer see what is written here. */
+  assertCurrent = (): void => {}
 
-  constructor(database: SqliteDatabase, source: DatabaseSource) {
+  constructor(database: SqliteDatabase, asked: string | undefined) {
     this.#database = database
-    this.passedIn = 'passedIn' in source
+    this.#asked = asked
+    this.passedIn = asked === undefined
     const [main] = this.rows('PRAGMA database_list')
     this.path = (main?.['file'] ?? '') as string
     if (this.path === '') throw new StoreError(IN_MEMORY, { retryable: false })
-    this.#asked = 'passedIn' in source ? this.path : source.path
   }
 
   exec(sql: string): void {
@@ -48,20 +48,13 @@ export class OpenDatabase {
     return this.#database.prepare(sql).all() as Record<string, unknown>[]
   }
 
-  /**
-   * Prepared once for each of its methods: libsql ignores the values that it is given in a `get` after an `all` of the
-   * same prepared statement, and reads the rows of another lock.
-   */
+  /** Once for each method: libsql ignores the values of a `get` after an `all` of one prepared statement. */
   statement(name: StatementName, method: keyof Statement): Statement {
     const known = this.#statements[method].get(name)
     if (known !== undefined) return known
     const prepared = this.#database.prepare(statements[name]) as Statement
     this.#statements[method].set(name, prepared)
     return prepared
-  }
-
-  forgetStatements(): void {
-    for (const prepared of Object.values(this.#statements)) prepared.clear()
   }
 
   transaction<T>(begin: string, work: () => T): T {
@@ -77,17 +70,14 @@ export class OpenDatabase {
       try {
         this.exec('ROLLBACK')
       } catch (rollbackError) {
-        if (!String(rollbackError).includes('no transaction'))
-          throw new AggregateError([error, rollbackError], String(error))
+        if (!messageOf(rollbackError).includes('no transaction'))
+          throw new AggregateError([error, rollbackError], messageOf(error))
       }
       throw error
     }
   }
 
-  /**
-   * SQLite waits for a lock by blocking the thread. A connection that we opened never does. For a connection of the
-   * caller, that is switched off for a moment and then restored.
-   */
+  /** SQLite waits by blocking the thread. On a connection of the caller, that is switched off for a moment. */
   withoutBlocking<T>(work: () => T): T {
     const timeoutMs = this.passedIn ? Number(this.statement('busy_timeout', 'all').all().map(timeoutOf)[0]) : 0
     if (timeoutMs === 0) return work()
@@ -103,27 +93,14 @@ export class OpenDatabase {
   watchFiles(): void {
     const [row] = this.rows('PRAGMA locking_mode')
     const hasIndex = row?.['locking_mode'] !== 'exclusive'
-    this.#files = new OpenFiles(this.path, { asked: this.#asked, hasIndex })
+    this.assertCurrent = watchFiles(this.path, { asked: this.#asked ?? this.path, hasIndex })
   }
 
-  assertCurrent(): void {
-    this.#files?.assertCurrent()
-  }
-
-  isCurrent(): boolean {
-    try {
-      this.assertCurrent()
-      return true
-    } catch {
-      // The reason may be temporary, such as a second link. Opening the file again reports it.
-      return false
-    }
-  }
-
+  /** Never closes what the caller passed in. */
   close(): void {
-    this.forgetStatements()
+    for (const prepared of Object.values(this.#statements)) prepared.clear()
     try {
-      this.#database.close()
+      if (!this.passedIn) this.#database.close()
     } catch (error) {
       throw storeErrorFrom(error, this.path)
     }
@@ -131,3 +108,110 @@ export class OpenDatabase {
 }
 
 const timeoutOf = (row: unknown): unknown => (row as { timeout?: number }).timeout
+
+/** Opens a database, and makes its tables if there are none. Throws a `StoreError` for a file that must not be used. */
+export async function openAndPrepare(source: DatabaseSource, clock: Clock): Promise<OpenDatabase> {
+  const database = await source.open()
+  try {
+    const opened = new OpenDatabase(database, source.path)
+    refusePlace(opened.path)
+    await prepare(opened, clock)
+    return opened
+  } catch (error) {
+    if (source.path !== undefined) database.close()
+    throw error
+  }
+}
+
+/**
+ * No flush for every commit: when a machine crashes, all holders of its locks die with it. And a write-ahead log that
+ * grew because of a long transaction of another program is cut to its usual size again.
+ */
+const SETTINGS = `PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = ${4 * 1_024 * 1_024}`
+
+/** Creates our tables, or finds them. The tables and settings of a database passed in are not changed. */
+async function prepare(opened: OpenDatabase, clock: Clock): Promise<void> {
+  const open = (): boolean => {
+    if (!opened.passedIn) opened.exec('PRAGMA busy_timeout = 0')
+    // In one transaction: otherwise tables that another process is creating would look like another program's.
+    const ready = opened.transaction('BEGIN', () => isComplete(opened))
+    const [mode] = opened.withoutBlocking(() => opened.rows('PRAGMA journal_mode = WAL'))
+    if (mode?.['journal_mode'] !== 'wal') {
+      throw new StoreError(
+        `the database ${opened.path} cannot be put into WAL mode: it stays in mode ${mode?.['journal_mode']}. ` +
+          'Is a transaction open on it?',
+      )
+    }
+    if (!opened.passedIn) opened.exec(SETTINGS)
+    // The first read in this mode opens the files beside the database.
+    opened.rows(statements.format_table)
+    opened.watchFiles()
+    return ready
+  }
+  const mayPass = (error: unknown): boolean => isBusy(error) || (!opened.passedIn && isInTransaction(error))
+  const isReady = await untilFree(clock, opened.path, open, undefined, mayPass)
+  if (isReady) return
+  await untilFree(clock, opened.path, () =>
+    opened.transaction('BEGIN IMMEDIATE', () => {
+      // Another process may have been faster, with a newer version.
+      const version = formatOf(opened)
+      if (isComplete(opened)) return
+      if (version === 1) opened.exec(readProtocol('sqlite/upgrade-2.sql'))
+      if (version === 2) opened.exec(readProtocol('sqlite/upgrade-3.sql'))
+      opened.exec(readProtocol('sqlite/schema.sql'))
+      if (!opened.passedIn) opened.exec(`PRAGMA application_id = ${APPLICATION_ID}`)
+    }),
+  )
+}
+
+/** Whether nothing has to be created. The last table was added without a new version. */
+const isComplete = (opened: OpenDatabase): boolean =>
+  formatOf(opened) === FORMAT && opened.rows(statements.forced_releases_table).length > 0
+
+/** The version of the tables. Undefined if there are none and they may be created. Throws if the file is not ours. */
+function formatOf(opened: OpenDatabase): number | undefined {
+  const { path, passedIn } = opened
+  if (opened.rows(statements.format_table).length > 0) {
+    const version = Number(opened.rows(statements.format)[0]?.['version'] ?? 0)
+    if (version <= FORMAT) return version
+    throw new StoreError(
+      `the lock file ${path} has format ${version}, and this version of Holdfast knows ${FORMAT}; upgrade Holdfast`,
+      { retryable: false },
+    )
+  }
+  const [{ application_id: id } = { application_id: 0 }] = opened.rows('PRAGMA application_id')
+  const tables = opened.rows("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 1")
+  if (!passedIn && id !== APPLICATION_ID && (id !== 0 || tables.length > 0)) {
+    throw new StoreError(`the file ${path} is a database of another program; choose another path for the locks`, {
+      retryable: false,
+    })
+  }
+  return undefined
+}
+
+/** `HOLD`, in the file's header. It tells a file of ours from a database of another program. */
+const APPLICATION_ID = 0x484f4c44
+const FORMAT = 3
+
+/** The statements of `protocol/sqlite/statements.sql`, and two pragmas. */
+const statements = {
+  ...namedStatements<SchemaName | LeaseName | QueueName | ForcedName | RateName>(readProtocol('sqlite/statements.sql')),
+  data_version: 'PRAGMA data_version',
+  busy_timeout: 'PRAGMA busy_timeout',
+}
+
+export type StatementName = keyof typeof statements
+type SchemaName =
+  | 'format_table'
+  | 'forced_releases_table'
+  | 'format'
+  | 'now'
+  | 'names'
+  | 'next_token'
+  | 'restore_counter'
+type LeaseName = 'lease' | 'held' | 'holder' | 'next_end' | 'leases_from' | 'newer_lease' | LeaseChange
+type LeaseChange = 'insert_lease' | 'set_end' | 'renew' | 'release' | 'withdraw' | 'clamp_leases' | 'sweep_leases'
+type QueueName = 'waiters_from' | 'waiters_of' | 'front_of' | 'ahead_of' | QueueChange
+type QueueChange = 'insert_waiter' | 'keep_place' | 'delete_waiter' | 'clamp_waiters' | 'sweep_waiters'
+type ForcedName = 'end_leases' | 'note_forced_releases' | 'trim_forced_releases' | 'forced_releases_since'
+type RateName = 'rate' | 'set_rate' | 'delete_rate' | 'rates_from' | 'sweep_rates'

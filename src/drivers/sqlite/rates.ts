@@ -1,31 +1,32 @@
 import type { CheckedInspectQuery } from '../../core/arguments.ts'
-import type { RateRecord, RatesPage } from '../../core/driver.ts'
-import { InvalidArgumentError } from '../../core/errors.ts'
-import { endOf, limitFromId, type Moment, type Take, type Taken, takeStep } from '../shared/consume-step.ts'
+import type { RateAnswer, RateRecord, RateRequest, RatesPage } from '../../core/driver.ts'
+import { consumeStep, endOf, limitFromId, type Moment, policyFor } from '../shared/consume-step.ts'
 import type { SqliteConnection } from './connection.ts'
-import { readNow } from './rows.ts'
+import { readCursor, readNow } from './rows.ts'
 
-/** Reads without the write lock: a look does not wait for another process, and deletes nothing. */
-export function lookAll(connection: SqliteConnection, looks: readonly Take[]): Promise<Taken[]> {
-  return connection.read(() => {
-    const nowMs = readNow(connection)
-    return looks.map((look) => takeOne(connection, look, nowMs))
+/** Call it within a transaction. Requests of a list on one name share what is read and written. */
+export function consume(connection: SqliteConnection, requests: readonly RateRequest[], nowMs: number): RateAnswer[] {
+  const kept = new Map<string, { name: string; id: string; before: Moment; moment: Moment }>()
+  function momentFor(name: string, id: string): Moment {
+    const key = `${id} ${name}`
+    const known = kept.get(key)
+    if (known !== undefined) return known.moment
+    const before = momentOf(connection.get('rate', name, id) as RateRow | undefined)
+    const moment = { ...before }
+    kept.set(key, { name, id, before, moment })
+    return moment
+  }
+  const answers = requests.map((request) => {
+    const policy = policyFor(request)
+    const moments = policy.ids.map((id) => momentFor(request.name, id))
+    return consumeStep(policy, moments, nowMs, request.change)
   })
-}
-
-export function takeOne(connection: SqliteConnection, take: Take, nowMs: number): Taken {
-  const { name, policy } = take
-  const kept = policy.ids.map((id) => momentOf(connection.get('rate', name, id) as RateRow | undefined))
-  const moments = kept.map((moment) => ({ ...moment }))
-  const taken = takeStep(take, moments, nowMs)
-  moments.forEach((moment, at) => {
-    const before = kept[at] as Moment
-    if (moment.atMs === before.atMs && moment.untilMs === before.untilMs) return
-    const id = policy.ids[at] as string
+  for (const { name, id, before, moment } of kept.values()) {
+    if (moment.atMs === before.atMs && moment.untilMs === before.untilMs) continue
     if (endOf(moment) === 0) connection.run('delete_rate', name, id)
     else connection.run('set_rate', name, id, endOf(moment), blockText(moment, nowMs))
-  })
-  return taken
+  }
+  return answers
 }
 
 /** Reads one page. Rows are read in parts: a prefix may select few of many. */
@@ -35,7 +36,7 @@ export function inspectRates(
 ): RatesPage {
   const nowMs = readNow(connection)
   const rates: RateRecord[] = []
-  let [name, id] = after === undefined ? [prefix, ''] : readCursor(after)
+  let [name, id] = after === undefined ? [prefix, ''] : readCursor<[name: string, id: string]>(after, isNameAndId)
   for (;;) {
     const rows = connection.all('rates_from', name, id, nowMs, ROWS_AT_ONCE) as RateNameRow[]
     for (const row of rows) {
@@ -56,17 +57,9 @@ interface RateNameRow {
   readonly limit_id: string
 }
 
-const ROWS_AT_ONCE = 500
+const isNameAndId = ([name, id]: readonly unknown[]): boolean => typeof name === 'string' && typeof id === 'string'
 
-function readCursor(after: string): [name: string, id: string] {
-  try {
-    const [name, id] = JSON.parse(after) as unknown[]
-    if (typeof name === 'string' && typeof id === 'string') return [name, id]
-  } catch {
-    // The error below says what is wrong.
-  }
-  throw new InvalidArgumentError('after', after, '`next` of the page before')
-}
+const ROWS_AT_ONCE = 500
 
 /** A blocked row keeps its moment beside the block, and ends with the later of the two. */
 function momentOf(row: RateRow | undefined): Moment {

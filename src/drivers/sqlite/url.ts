@@ -1,5 +1,5 @@
+import { isStorable } from '../../core/arguments.ts'
 import { InvalidArgumentError, StoreError } from '../../core/errors.ts'
-import { isStorable } from '../../core/names.ts'
 import { redactedUrl } from '../../core/secrets.ts'
 import { decoded, refuseControlCharacters } from '../shared/url.ts'
 
@@ -9,32 +9,17 @@ import { decoded, refuseControlCharacters } from '../shared/url.ts'
  */
 export function sqlitePath(url: string, platform: NodeJS.Platform = process.platform): string | undefined {
   refuseControlCharacters(url)
+  const refusal = (rule: string): Error => new InvalidArgumentError('url', redactedUrl(url), rule)
   const rest = url.slice('sqlite:'.length)
   if (rest === '') return undefined
-  if (/[?#]/.test(rest)) {
-    throw new InvalidArgumentError(
-      'url',
-      redactedUrl(url),
-      'without parameters: in a file name, ? is written %3F and # is written %23',
-    )
+  if (/[?#]/.test(rest)) throw refusal('without parameters: in a file name, ? is written %3F and # is written %23')
+  if (/^file:/i.test(rest)) throw refusal('sqlite:relative/path or sqlite:/absolute/path, and no file: URL')
+  if (/^\/\/(?!\/)/.test(rest)) {
+    const name = /[@:]/.test(rest) ? '…' : rest.slice(2)
+    throw refusal(`sqlite:${name} for a path in the working folder, or sqlite:///${name} for one from the root`)
   }
-  if (/^file:/i.test(rest)) {
-    throw new InvalidArgumentError(
-      'url',
-      redactedUrl(url),
-      'sqlite:relative/path or sqlite:/absolute/path, and no file: URL',
-    )
-  }
-  const [, slashes = '', text = ''] = /^(\/\/(?=\/))?(.*)$/s.exec(rest) ?? []
-  if (text.startsWith('//') && slashes === '') {
-    const name = /[@:]/.test(text) ? '…' : text.slice(2)
-    const rule = `sqlite:${name} for a path in the working folder, or sqlite:///${name} for one from the root`
-    throw new InvalidArgumentError('url', redactedUrl(url), rule)
-  }
-  const path = decoded('url path', text)
-  if (path === ':memory:' || path === '/:memory:') {
-    throw new StoreError(IN_MEMORY, { retryable: false })
-  }
+  const path = decoded('url path', rest.replace(/^\/\/(?=\/)/, ''))
+  if (path === ':memory:' || path === '/:memory:') throw new StoreError(IN_MEMORY, { retryable: false })
   if (!isStorable(path) || path.endsWith('/')) {
     throw new InvalidArgumentError('url path', path, 'the path of a file, without NUL')
   }

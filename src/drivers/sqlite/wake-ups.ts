@@ -8,9 +8,9 @@ import { ringBell, watchDatabase } from './file-watch.ts'
 import { heldBeside, largestLimit, nextEndOf, QUEUE_WINDOWS, type Row, readNow, shareOf, waitersOf } from './rows.ts'
 
 /**
- * Finds out which waiters of this driver should ask again, and rings the bell when it may be the turn of another
- * process. A check only reads. A check that wrote would trigger the checks of other processes, which would trigger this
- * one again.
+ * Finds out which waiters of this driver should ask again and which leases were ended by force, and rings the bell when
+ * it may be the turn of another process. A check only reads. A check that wrote would trigger the checks of other
+ * processes, which would trigger this one again.
  */
 export class SqliteWakeUps {
   readonly #connection: SqliteConnection
@@ -21,17 +21,21 @@ export class SqliteWakeUps {
   /** The first waiter of each lock at the last notification, and the end of the lease that it waited for. */
   readonly #first = new Map<string, { claimId: string; nextEndMs: number }>()
   #version = 0
+  /** The forced releases up to this id have been reported. */
+  #lastForced = 0
   #newsIsDue = false
   #stopWatching: (() => void) | undefined
 
   constructor(connection: SqliteConnection, clock: Clock) {
     this.#connection = connection
     this.#clock = clock
-    connection.onReopened.add(() =>
+    connection.onReopened = () => {
+      // Another file counts from the beginning.
+      this.#lastForced = 0
       this.#disconnected(
         new StoreError(`the lock file ${connection.path} was removed or replaced, and was opened again`),
-      ),
-    )
+      )
+    }
   }
 
   add({ lockName, claimId }: LeaseRef): void {
@@ -52,10 +56,9 @@ export class SqliteWakeUps {
     this.#listeners.add(listener)
     this.#version = this.#connection.dataVersion()
     this.#newsIsDue = true
-    this.#stopWatching ??= watchDatabase(this.#connection.path, this.#clock, {
-      rung: () => this.#check([...this.#waiting.keys()], 'turns'),
-      poll: () => this.#checkIfChanged(),
-    })
+    this.#stopWatching ??= watchDatabase(this.#connection.path, this.#clock, (how) =>
+      how === 'rung' ? this.#check([...this.#waiting.keys()], 'turns') : this.#checkIfChanged(),
+    )
   }
 
   stop(listener: DriverListener): void {
@@ -68,18 +71,14 @@ export class SqliteWakeUps {
     this.#stopWatching = undefined
   }
 
-  /**
-   * Call it after a commit of this connection. `turns`: it may be the turn of a waiter, of this process or another.
-   */
-  committed(lockNames: Iterable<string>, { turns }: { turns: boolean }): void {
+  /** Call it after a commit of this connection. `turns`: it may be the turn of a waiter, here or elsewhere. */
+  committed(requests: readonly LeaseRef[], { turns }: { turns: boolean }): void {
     if (turns) ringBell(this.#connection.path)
     if (this.#listeners.size === 0) return
     // The data version changes with commits of other connections, not with those of this one.
     this.#newsIsDue = true
-    this.#check(
-      [...new Set(lockNames)].filter((lockName) => this.#waiting.has(lockName)),
-      'turns',
-    )
+    const lockNames = new Set(requests.map(({ lockName }) => lockName).filter((name) => this.#waiting.has(name)))
+    this.#check([...lockNames], 'turns')
   }
 
   #checkIfChanged(): number {
@@ -90,11 +89,22 @@ export class SqliteWakeUps {
       if (version === this.#version && !this.#newsIsDue) return 0
       this.#version = version
       this.#newsIsDue = false
+      this.#reportForced()
     } catch (error) {
       this.#disconnected(error)
       return 0
     }
     return this.#check([...this.#waiting.keys()], 'turns and news')
+  }
+
+  #reportForced(): void {
+    const sinceMs = readNow(this.#connection) - RECENT_MS
+    const rows = this.#connection.all('forced_releases_since', this.#lastForced, sinceMs) as Forced[]
+    for (const { id, claim_id, forced_by: by } of rows) {
+      this.#lastForced = id
+      const cause = new StoreError(`it was force-released by ${by}`)
+      for (const listener of [...this.#listeners]) listener.lost(claim_id, cause)
+    }
   }
 
   /** Never throws: the transaction before it has been committed, and its answer must arrive. */
@@ -109,9 +119,7 @@ export class SqliteWakeUps {
     return lockNames.length
   }
 
-  /**
-   * `news` is less urgent: another waiter is the first now, or the lease that the first one waits for ends sooner.
-   */
+  /** `news`, less urgent: another waiter is the first, or the lease that the first one waits for ends sooner. */
   #wakeOn(lockName: string, nowMs: number, what: 'turns' | 'turns and news'): void {
     const ours = this.#waiting.get(lockName)
     const [front, more] = QUEUE_WINDOWS
@@ -136,7 +144,7 @@ export class SqliteWakeUps {
     }
     for (const { claim_id: claimId } of woken) {
       if (!ours?.has(claimId)) continue
-      for (const listener of this.#listeners) listener.wake(lockName, claimId)
+      for (const listener of this.#listeners) listener.wake({ claimId })
     }
   }
 
@@ -153,3 +161,12 @@ export class SqliteWakeUps {
     for (const listener of listeners) listener.disconnected(cause)
   }
 }
+
+interface Forced {
+  readonly id: number
+  readonly claim_id: string
+  readonly forced_by: string
+}
+
+/** The holders of leases that were ended earlier have asked since. */
+const RECENT_MS = 10_000

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import type {
   AcquireAnswer,
+  AcquireCall,
   Claim,
   Driver,
   Grant,
@@ -13,12 +14,16 @@ import type {
   WaiterRecord,
 } from '../../core/driver.ts'
 import { readPages } from '../../core/pages.ts'
+import { systemRandom } from '../../core/time/random.ts'
 import { until } from './timing.ts'
 
 // Calls with one request each, whose answer is taken out of its list of one.
 
-export const acquireOne = async (driver: Driver, claim: Claim): Promise<AcquireAnswer> =>
-  only(await driver.acquire([claim]))
+/** The second argument of a call of `acquire`. */
+export const newCall = (): AcquireCall => ({ secret: systemRandom.id() })
+
+export const acquireOne = async (driver: Driver, claim: Claim, call = newCall()): Promise<AcquireAnswer> =>
+  only(await driver.acquire([claim], call))
 
 export async function mustGrant(driver: Driver, claim: Claim): Promise<Grant> {
   const answer = await acquireOne(driver, claim)
@@ -26,8 +31,8 @@ export async function mustGrant(driver: Driver, claim: Claim): Promise<Grant> {
   return answer
 }
 
-export async function mustRefuse(driver: Driver, claim: Claim): Promise<Refusal> {
-  const answer = await acquireOne(driver, claim)
+export async function mustRefuse(driver: Driver, claim: Claim, call?: AcquireCall): Promise<Refusal> {
+  const answer = await acquireOne(driver, claim, call)
   assert.ok(!answer.granted, `${claim.claimId} should have been refused "${claim.lockName}"`)
   return answer
 }
@@ -45,6 +50,10 @@ export const renewOne = async (
   fencingToken: number,
   ttlMs: number,
 ): Promise<RenewAnswer> => only(await driver.renew([{ ...refOf(claim, fencingToken), ttlMs }]))
+
+/** Over how many calls the requests about these names are spread: one, unless the store has several parts. */
+export const callsFor = ({ extensions }: Driver, lockNames: readonly string[]): number =>
+  new Set(lockNames.map((lockName) => extensions?.partOf?.(lockName))).size
 
 /** Without a token it withdraws the claim. */
 export const releaseOne = async (driver: Driver, claim: Claim, fencingToken?: number): Promise<boolean> =>

@@ -1,6 +1,7 @@
 import type { Capabilities } from '../../core/driver.ts'
 import { type BreakableStore, registerBrokenStore } from './driver/broken-store.ts'
 import { expiry } from './driver/expiry.ts'
+import { force } from './driver/force.ts'
 import { groups } from './driver/groups.ts'
 import { inspection } from './driver/inspection.ts'
 import { leases } from './driver/leases.ts'
@@ -10,7 +11,6 @@ import { rate } from './driver/rate.ts'
 import { rateChanges } from './driver/rate-changes.ts'
 import { ratePolicies } from './driver/rate-policies.ts'
 import { sharing } from './driver/sharing.ts'
-import { steal } from './driver/steal.ts'
 import { tokens } from './driver/tokens.ts'
 import { values } from './driver/values.ts'
 import { wakeUps } from './driver/wake-ups.ts'
@@ -28,6 +28,7 @@ import { inspectAndPing } from './lock/inspect-and-ping.ts'
 import { lockInstance } from './lock/instance.ts'
 import { reentry } from './lock/reentry.ts'
 import { severalLocks } from './lock/several-locks.ts'
+import { uses } from './lock/uses.ts'
 import { mutexExclusion } from './mutex/exclusion.ts'
 import { mutexLoss } from './mutex/loss.ts'
 import { mutexWaiting } from './mutex/waiting.ts'
@@ -107,7 +108,7 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
     registerGroup(context, 'driver interface: shared claims and limits', sharing, ['shared'])
     registerGroup(context, 'driver interface: the queue', queue, ['queue'])
     registerGroup(context, 'driver interface: wake-ups', wakeUps, ['wake'])
-    registerGroup(context, 'driver interface: stealing', steal, ['steal'])
+    registerGroup(context, 'driver interface: claims with force', force, ['forceUpTo'])
     registerGroup(context, 'driver interface: groups', groups, ['groups'])
     registerGroup(context, 'driver interface: inspect', inspection)
     registerGroup(context, 'driver interface: names and values', values)
@@ -138,12 +139,13 @@ export function driverConformance<Breakable extends ConformanceStore>(options: C
     registerGroup(context, 'DistributedLock: waiting, losing and closing', lockEnding)
     registerGroup(context, 'DistributedLock: how long a lock is held', holdTimes)
     registerGroup(context, 'DistributedLock: re-entry', reentry)
+    registerGroup(context, 'DistributedLock: several uses of a lease', uses)
     registerGroup(context, 'DistributedLock: released by force', forcedReleases, ['force'])
 
     registerGroup(context, 'faults: acquire', acquireFaults)
     registerGroup(context, 'faults: renewal', renewalFaults)
     registerGroup(context, 'faults: release', releaseFaults)
     registerGroup(context, 'faults: waiting', waitingFaults)
-    if (!lockOnly) registerGroup(context, 'faults: messages', messageFaults, ['steal', 'wake', 'ttl'])
+    if (!lockOnly) registerGroup(context, 'faults: messages', messageFaults, ['forceUpTo', 'wake', 'ttl'])
   })
 }

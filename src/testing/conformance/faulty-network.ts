@@ -1,7 +1,7 @@
-import type { Driver, DriverListener, LossListener, StopListening } from '../../core/driver.ts'
+import type { Driver, DriverListener, StopListening } from '../../core/driver.ts'
 import { deferred } from './timing.ts'
 
-export type DriverMethod = 'acquire' | 'renew' | 'release' | 'inspect' | 'listen' | 'watch' | 'consume'
+export type DriverMethod = 'acquire' | 'renew' | 'release' | 'inspect' | 'listen' | 'consume'
 
 /** What happens to a call. `forward` sends it to the store. A fault calls it once, or not at all. */
 export type Fault = <Answer>(forward: () => Promise<Answer>) => Promise<Answer>
@@ -66,15 +66,12 @@ export function faultyNetwork(real: Driver): FaultyNetwork {
       hanging.add(reject)
     })
 
-  async function subscribe(
-    listener: DriverListener,
-    open: (heard: DriverListener) => Promise<StopListening>,
-  ): Promise<StopListening> {
+  async function listen(listener: DriverListener): Promise<StopListening> {
     const subscription: Subscription = { listener, disconnected: false, stop: async () => {} }
     const isHeard = () => !muted && !subscription.disconnected
-    subscription.stop = await open({
-      wake: (lockName, claimId) => isHeard() && listener.wake(lockName, claimId),
-      granted: (claimId, grant) => isHeard() && listener.granted(claimId, grant),
+    subscription.stop = await (real as Required<Driver>).listen({
+      wake: (target) => isHeard() && listener.wake(target),
+      granted: (...grant) => isHeard() && listener.granted(...grant),
       lost: (claimId, cause) => isHeard() && listener.lost(claimId, cause),
       disconnected: (cause) => isHeard() && listener.disconnected(cause),
     })
@@ -85,23 +82,16 @@ export function faultyNetwork(real: Driver): FaultyNetwork {
     }
   }
 
-  const listen = (listener: DriverListener): Promise<StopListening> =>
-    subscribe(listener, (heard) => (real as Required<Driver>).listen(heard))
-  /** A message for a waiter means nothing to a listener that only hears of losses. */
-  const watch = ({ lost, disconnected }: LossListener): Promise<StopListening> =>
-    subscribe({ wake() {}, granted() {}, lost, disconnected }, (heard) => (real as Required<Driver>).watch(heard))
-
-  const { consume, forceRelease } = real
+  const { consume } = real
   const driver: Driver = {
     name: real.name,
     capabilities: real.capabilities,
-    acquire: (claims) => call('acquire', claims.length, () => real.acquire(claims)),
+    acquire: (claims, context) => call('acquire', claims.length, () => real.acquire(claims, context)),
     renew: (renewals) => call('renew', renewals.length, () => real.renew(renewals)),
     release: (leases) => call('release', leases.length, () => real.release(leases)),
     inspect: (query) => call('inspect', 1, () => real.inspect(query)),
     ...(real.listen && { listen: (listener: DriverListener) => call('listen', 1, () => listen(listener)) }),
-    ...(real.watch && { watch: (listener: LossListener) => call('watch', 1, () => watch(listener)) }),
-    ...(forceRelease && { forceRelease: forceRelease.bind(real) }),
+    ...(real.extensions && { extensions: real.extensions }),
     ...(consume && {
       consume: (requests: Parameters<typeof consume>[0]) =>
         call('consume', requests.length, async () => consume.call(real, requests)),
@@ -209,4 +199,4 @@ interface Subscription {
   stop: StopListening
 }
 
-const METHODS: readonly DriverMethod[] = ['acquire', 'renew', 'release', 'inspect', 'listen', 'watch', 'consume']
+const METHODS: readonly DriverMethod[] = ['acquire', 'renew', 'release', 'inspect', 'listen', 'consume']

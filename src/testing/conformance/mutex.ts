@@ -1,6 +1,6 @@
 import type { Driver } from '../../core/driver.ts'
 import type { LockInfo } from '../../core/lock-info.ts'
-import type { LockOptions } from '../../primitives/lock/options.ts'
+import type { LockOptions } from '../../primitives/lock/claims.ts'
 import type { Need } from './needs.ts'
 
 /** A primitive that can act as a mutex. All of them run the same groups of tests. */

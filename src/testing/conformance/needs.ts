@@ -40,12 +40,12 @@ const needs = {
     isMet: ({ rate }: Capabilities) => rate,
     reason: 'it has no rate limits',
   },
-  steal: {
-    isMet: ({ steal }: Capabilities) => steal,
-    reason: 'it cannot take a lock from its holder',
+  forceUpTo: {
+    isMet: ({ force }: Capabilities) => force === 'claim',
+    reason: 'it cannot take a lock from its holder in one step',
   },
   force: {
-    isMet: ({ force }: Capabilities) => force,
+    isMet: ({ force }: Capabilities) => force !== false,
     reason: 'it cannot end the lease of another client',
   },
   groups: {

@@ -64,6 +64,8 @@ export async function withTestContext(
   const drivers: Driver[] = []
   const networks: FaultyNetwork[] = []
   const instances: Closable[] = []
+  const calls: Promise<unknown>[] = []
+  let hasFailed = false
   let claims = 0
   let processes = 0
 
@@ -81,7 +83,16 @@ export async function withTestContext(
     networks.push(network)
     const primitive = make(network.driver)
     instances.push(primitive)
-    return { primitive, network, realDriver }
+    return { primitive: recorded(primitive, record), network, realDriver }
+  }
+
+  /**
+   * A test that has failed awaits no call any more that it has begun. Closing rejects these calls, and a runner that
+   * does not handle unhandled rejections itself would end with the first one.
+   */
+  function record(call: Promise<unknown>): void {
+    if (hasFailed) call.catch(() => {})
+    else calls.push(call)
   }
 
   async function endSession(of: Driver): Promise<void> {
@@ -100,7 +111,7 @@ export async function withTestContext(
     claim(changes) {
       claims += 1
       const claimId = `${lockName}.${claims}`
-      const plain = { mode: 'exclusive', permits: 1, ttlMs: LONG_MS, waitMs: 0 } as const
+      const plain = { mode: 'exclusive', permits: 1, ttlMs: LONG_MS, waiterTtlMs: 0 } as const
       return { lockName, claimId, holderId: `holder of ${claimId}`, ...plain, ...changes }
     },
     driver,
@@ -127,12 +138,30 @@ export async function withTestContext(
 
   try {
     await body(context)
+  } catch (error) {
+    hasFailed = true
+    for (const call of calls.splice(0)) record(call)
+    throw error
   } finally {
     for (const network of networks) network.heal()
     await Promise.all(instances.map((instance) => instance.close()))
     await Promise.all(drivers.map((opened) => opened.close()))
   }
 }
+
+/** The same object, whose methods pass the promises that they return to `record`. */
+const recorded = <Instance extends object>(instance: Instance, record: (call: Promise<unknown>) => void): Instance =>
+  new Proxy(instance, {
+    get(target, name) {
+      const value: unknown = Reflect.get(target, name)
+      if (typeof value !== 'function') return value
+      return (...args: unknown[]): unknown => {
+        const result: unknown = Reflect.apply(value, target, args)
+        if (result instanceof Promise) record(result)
+        return result
+      }
+    },
+  })
 
 /** Claims wait, so that a grant that a loaded machine delivers too late is asked for again. */
 export const WAITS = { blocking: true } as const

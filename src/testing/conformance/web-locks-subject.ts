@@ -1,5 +1,5 @@
 import { lockInfoFrom } from '../../core/lock-info.ts'
-import { webLocks } from '../../primitives/web-locks/web-locks.ts'
+import { WebLocks } from '../../primitives/web-locks/web-locks.ts'
 import type { MutexInstance, MutexSubject, Taken } from './mutex.ts'
 import { deferred } from './timing.ts'
 
@@ -11,13 +11,13 @@ export const webLocksSubject: MutexSubject = {
   name: 'LockManager.request',
   needs: [],
   open({ driver, ...options }): MutexInstance {
-    const locks = webLocks({ ...options, driver, prefix: '' })
+    const web = new WebLocks({ ...options, driver, prefix: '' })
     return {
       async take(lockName, { blocking = true } = {}) {
         const taken = deferred<Taken>()
         const ended = deferred()
         let held = true
-        const request = locks
+        const request = web.locks
           .request(lockName, { ifAvailable: !blocking }, async (lock) => {
             if (lock === null) {
               const [lease] = (await driver.inspect({ lockName })).leases
@@ -48,7 +48,7 @@ export const webLocksSubject: MutexSubject = {
           .catch((error: unknown) => taken.reject(error))
         return taken.promise
       },
-      close: () => locks.close(),
+      close: () => web.close(),
     }
   },
 }

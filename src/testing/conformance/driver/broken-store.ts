@@ -100,7 +100,7 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         async (context, store) => {
           const driver = await context.driver()
           const holder = context.claim()
-          const waiters = [1, 2, 3].map(() => context.claim({ waitMs: LONG_MS }))
+          const waiters = [1, 2, 3].map(() => context.claim({ waiterTtlMs: LONG_MS }))
           let last = await mustGrant(driver, holder)
           for (const waiter of waiters) await mustRefuse(driver, waiter)
           await stepClock(store, -3_600_000)
@@ -113,11 +113,11 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         },
       )
 
-      // A store may have a fast path for a lock that is not shared, waited for or stolen.
+      // A store may have a fast path for a lock that is not shared, waited for or taken by force.
       for (const [what, terms, needs] of [
         ['', {}, []],
         [' of shared leases', { mode: 'shared' }, ['shared']],
-        [' of thefts', { steal: true }, ['steal']],
+        [' of claims with force', { forceUpTo: Number.MAX_SAFE_INTEGER }, ['forceUpTo']],
       ] as const) {
         damageTest(
           `rule 8, failure 5: tokens${what} rise although the store’s clock steps back`,
@@ -158,8 +158,8 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         ['queue'],
         async (context, store) => {
           const [a, b] = [await context.driver(), await context.driver()]
-          const [holder, dead] = [context.claim(), context.claim({ waitMs: SHORT_MS })]
-          const alive = context.claim({ waitMs: LONG_MS })
+          const [holder, dead] = [context.claim(), context.claim({ waiterTtlMs: SHORT_MS })]
+          const alive = context.claim({ waiterTtlMs: LONG_MS })
           const { fencingToken } = await mustGrant(a, holder)
           await mustRefuse(b, dead)
           await mustRefuse(a, alive)
@@ -197,13 +197,13 @@ export function registerBrokenStore<Store extends ConformanceStore>(
         ['queue'],
         async (context, store) => {
           const [a, b] = [await context.driver(), await context.driver()]
-          const [holder, dead] = [context.claim({ ttlMs: 7_200_000 }), context.claim({ waitMs: 7_200_000 })]
+          const [holder, dead] = [context.claim({ ttlMs: 7_200_000 }), context.claim({ waiterTtlMs: 7_200_000 })]
           const { fencingToken } = await mustGrant(a, holder)
           await mustRefuse(b, dead)
           await stepClock(store, 3_600_000)
-          await mustRefuse(b, { ...dead, waitMs: SHORT_MS })
+          await mustRefuse(b, { ...dead, waiterTtlMs: SHORT_MS })
           await stepClock(store, -3_600_000)
-          const alive = context.claim({ waitMs: LONG_MS })
+          const alive = context.claim({ waiterTtlMs: LONG_MS })
           await mustRefuse(a, alive)
           await releaseOne(a, holder, fencingToken)
           await untilGranted(a, alive)
@@ -234,7 +234,7 @@ export function registerBrokenStore<Store extends ConformanceStore>(
           const [a, b] = [await context.driver(), await context.driver()]
           const holder = context.claim()
           const { fencingToken } = await mustGrant(a, holder)
-          for (const _ of [1, 2, 3]) await mustRefuse(b, context.claim({ waitMs: SHORT_MS }))
+          for (const _ of [1, 2, 3]) await mustRefuse(b, context.claim({ waiterTtlMs: SHORT_MS }))
           await stepClock(store, -3_600_000)
           await releaseOne(a, holder, fencingToken)
           await mustRefuse(a, context.claim())
@@ -247,13 +247,13 @@ export function registerBrokenStore<Store extends ConformanceStore>(
 
       damageTest(
         'failure 43: a forced release is enough to end a waiter that died while the store’s clock was ahead',
-        ['queue', 'steal'],
+        ['queue', 'forceUpTo'],
         async (context, store) => {
           const driver = await context.driver()
           await mustGrant(driver, context.claim())
-          await mustRefuse(driver, context.claim({ waitMs: SHORT_MS }))
+          await mustRefuse(driver, context.claim({ waiterTtlMs: SHORT_MS }))
           await stepClock(store, -3_600_000)
-          const forced = context.claim({ steal: true })
+          const forced = context.claim({ forceUpTo: Number.MAX_SAFE_INTEGER })
           const { fencingToken } = await mustGrant(driver, forced)
           await releaseOne(driver, forced, fencingToken)
           await outlast(SHORT_MS)

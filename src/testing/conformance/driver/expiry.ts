@@ -9,6 +9,7 @@ import {
   leasesOn,
   mustGrant,
   mustRefuse,
+  newCall,
   releaseOne,
   renewOne,
   untilGranted,
@@ -90,7 +91,7 @@ export const expiry: Group = (test) => {
     test(`a lease of ${what} is kept for ${what}, or refused by the driver's own bound`, async (context) => {
       const [a, b] = [await context.driver(), await context.driver()]
       const claim = context.claim({ ttlMs })
-      const [answer] = await a.acquire([claim])
+      const [answer] = await a.acquire([claim], newCall())
       if (answer instanceof InvalidArgumentError) return
       const { fencingToken } = await mustGrant(a, claim)
       await mustRefuse(b, context.claim())
@@ -212,7 +213,7 @@ export const expiry: Group = (test) => {
       await mustGrant(a, context.claim({ lockName, ttlMs: 50 }))
       await outlast(50)
       const rivals = [context.claim({ lockName }), context.claim({ lockName })] as const
-      const answers = await Promise.all([a.acquire([rivals[0]]), b.acquire([rivals[1]])])
+      const answers = await Promise.all([a.acquire([rivals[0]], newCall()), b.acquire([rivals[1]], newCall())])
       const granted = answers
         .flat()
         .map(unwrap)

@@ -8,6 +8,7 @@ import {
   leasesOn,
   mustGrant,
   mustRefuse,
+  newCall,
   refOf,
   releaseOne,
 } from '../driver-calls.ts'
@@ -35,7 +36,7 @@ export const groups: Group = (test) => {
     const held = context.claim({ lockName: context.name('b') })
     await mustGrant(a, held)
     const before = await leaseOn(a, held.lockName)
-    const answers = await b.acquire(groupOf(context, ['a', 'b', 'c']))
+    const answers = await b.acquire(groupOf(context, ['a', 'b', 'c']), newCall())
     assert.deepEqual(answers.map(outcome), ['free', held.claimId, 'free'])
     for (const name of ['a', 'c']) assert.deepEqual(await leasesOn(a, context.name(name)), [])
     await assertUntouched(a, before)
@@ -47,7 +48,7 @@ export const groups: Group = (test) => {
     let isOver = false
     const asking = async (): Promise<void> => {
       for (let round = 0; round < 25; round += 1) {
-        const answers = await b.acquire(groupOf(context, ['a', 'held', 'z']))
+        const answers = await b.acquire(groupOf(context, ['a', 'held', 'z']), newCall())
         assert.ok(!answers.some(isGranted))
       }
       isOver = true
@@ -70,7 +71,11 @@ export const groups: Group = (test) => {
     const { fencingToken } = await mustGrant(driver, reader)
     await outlast(SHORT_MS)
     const names = ['a', 'b', 'c']
-    assert.deepEqual((await driver.acquire(groupOf(context, names))).map(outcome), ['free', 'free', reader.claimId])
+    assert.deepEqual((await driver.acquire(groupOf(context, names), newCall())).map(outcome), [
+      'free',
+      'free',
+      reader.claimId,
+    ])
     assert.equal(await releaseOne(driver, reader, fencingToken), true)
     await acquireAll(driver, groupOf(context, names))
   })
@@ -78,11 +83,11 @@ export const groups: Group = (test) => {
   test('a group does not overtake the waiters for one of its names', ['queue'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const lockName = context.name('waited for')
-    const [holder, waiter] = [context.claim({ lockName }), context.claim({ lockName, waitMs: LONG_MS })]
+    const [holder, waiter] = [context.claim({ lockName }), context.claim({ lockName, waiterTtlMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(a, waiter)
     await releaseOne(a, holder, fencingToken)
-    const answers = (await b.acquire(groupOf(context, ['waited for', 'free']))).map(outcome)
+    const answers = (await b.acquire(groupOf(context, ['waited for', 'free']), newCall())).map(outcome)
     // The store may have handed the lock over already.
     assert.ok(answers[0] === 'held' || answers[0] === waiter.claimId, answers[0])
     assert.equal(answers[1], 'free')
@@ -95,7 +100,7 @@ export const groups: Group = (test) => {
     const first = await acquireAll(a, members)
     const again = await acquireAll(a, members)
     assert.deepEqual(tokensOf(again), tokensOf(first))
-    assert.ok(!(await b.acquire(groupOf(context, ['c', 'd']))).some(isGranted))
+    assert.ok(!(await b.acquire(groupOf(context, ['c', 'd']), newCall())).some(isGranted))
   })
 
   test('rule 5: a group that asks again gets a new lease for the one that has ended', async (context) => {
@@ -118,7 +123,7 @@ export const groups: Group = (test) => {
     const rival = context.claim({ lockName: members[0].lockName })
     await mustGrant(b, rival)
     const before = await leaseOn(b, members[0].lockName)
-    assert.deepEqual((await a.acquire(members)).map(outcome), [rival.claimId, 'error', 'free'])
+    assert.deepEqual((await a.acquire(members, newCall())).map(outcome), [rival.claimId, 'error', 'free'])
     await assertUntouched(b, before)
     assert.deepEqual(await leasesOn(b, members[2].lockName), [])
     for (const member of members) await releaseOne(a, member)
@@ -140,16 +145,19 @@ export const groups: Group = (test) => {
   test('groups and single claims of one list are taken in their order', async (context) => {
     const driver = await context.driver()
     const single = (name: string): Claim => context.claim({ lockName: context.name(name) })
-    const answers = await driver.acquire([
-      single('x'),
-      ...groupOf(context, ['a', 'b']),
-      ...groupOf(context, ['b', 'c']),
-      single('c'),
-      single('a'),
-      ...groupOf(context, ['d', 'e']),
-      ...groupOf(context, ['f', 'x']),
-      single('f'),
-    ])
+    const answers = await driver.acquire(
+      [
+        single('x'),
+        ...groupOf(context, ['a', 'b']),
+        ...groupOf(context, ['b', 'c']),
+        single('c'),
+        single('a'),
+        ...groupOf(context, ['d', 'e']),
+        ...groupOf(context, ['f', 'x']),
+        single('f'),
+      ],
+      newCall(),
+    )
     const granted = answers.map((answer) => (isGranted(answer) ? 1 : 0)).join('')
     assert.equal(granted, ['1', '11', '00', '1', '0', '11', '00', '1'].join(''))
   })
@@ -158,7 +166,7 @@ export const groups: Group = (test) => {
     const [a, b] = [await context.driver(), await context.driver()]
     await mustGrant(a, context.claim({ lockName: context.name('3b') }))
     const claims = Array.from({ length: 8 }, (_, at) => groupOf(context, [`${at}a`, `${at}b`])).flat()
-    const answers = (await b.acquire(claims)).map(isGranted)
+    const answers = (await b.acquire(claims, newCall())).map(isGranted)
     assert.deepEqual(
       answers,
       claims.map(({ lockName }) => !lockName.startsWith(context.name('3'))),
@@ -173,7 +181,7 @@ export const groups: Group = (test) => {
     const others = (kind: string): Claim[] =>
       Array.from({ length: 90 }, (_, at) => context.claim({ lockName: context.name(`${kind} ${at}`) }))
     const grants = async (...claims: Claim[][]): Promise<number> =>
-      (await b.acquire(claims.flat())).filter(isGranted).length
+      (await b.acquire(claims.flat(), newCall())).filter(isGranted).length
     assert.equal(await grants(others('before'), groupOf(context, names), others('behind')), 180)
     const { leases } = await a.inspect({ prefix: context.name('member'), pageSize: 1_000 })
     assert.equal(leases.length, 1)
@@ -192,7 +200,7 @@ export const groups: Group = (test) => {
       const asked = await Promise.all(
         drivers.map(async (driver, at) => {
           const members = groupOf(context, orders[(at + round) % 3] as string[])
-          return { driver, members, answers: await driver.acquire(members) }
+          return { driver, members, answers: await driver.acquire(members, newCall()) }
         }),
       )
       const winners = asked.filter(({ answers }) => answers.some(isGranted))
@@ -221,7 +229,7 @@ interface Held {
 }
 
 async function acquireAll(driver: Driver, claims: readonly Claim[]): Promise<Held[]> {
-  const answers = await driver.acquire(claims)
+  const answers = await driver.acquire(claims, newCall())
   return claims.map((claim, at) => {
     const answer = answers[at]
     assert.ok(answer !== undefined && isGranted(answer), `"${claim.lockName}": ${outcome(answer)}`)

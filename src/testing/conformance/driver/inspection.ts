@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import type { Driver, InspectPage, InspectQuery } from '../../../core/driver.ts'
-import { leaseOn, mustGrant, mustRefuse, unwrap, waitersOn } from '../driver-calls.ts'
+import { leaseOn, mustGrant, mustRefuse, newCall, unwrap, waitersOn } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { LONG_MS } from '../timing.ts'
 
@@ -31,7 +31,7 @@ export const inspection: Group = (test) => {
   test('waiters are shown in the order in which they will be served', ['queue'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     await mustGrant(a, context.claim())
-    const claims = [1, 2, 3].map(() => context.claim({ waitMs: LONG_MS }))
+    const claims = [1, 2, 3].map(() => context.claim({ waiterTtlMs: LONG_MS }))
     for (const [index, claim] of claims.entries()) await mustRefuse(index % 2 === 0 ? a : b, claim)
     const waiters = await waitersOn(b, context.lockName)
     assert.deepEqual(
@@ -48,8 +48,8 @@ export const inspection: Group = (test) => {
   test('every one of 150 waiters is shown, in order', ['queue'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     await mustGrant(a, context.claim())
-    const claims = Array.from({ length: 150 }, () => context.claim({ waitMs: LONG_MS }))
-    for (const answer of await a.acquire(claims)) assert.equal(unwrap(answer).granted, false)
+    const claims = Array.from({ length: 150 }, () => context.claim({ waiterTtlMs: LONG_MS }))
+    for (const answer of await a.acquire(claims, newCall())) assert.equal(unwrap(answer).granted, false)
     const shown = (await pagesOf(b, { lockName: context.lockName })).flatMap(({ waiters }) => waiters)
     assert.deepEqual(
       shown.map(({ claimId }) => claimId),
@@ -60,8 +60,8 @@ export const inspection: Group = (test) => {
   test('a long queue is shown completely and in order, over several pages', ['queue'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     await mustGrant(a, context.claim())
-    const claims = Array.from({ length: 600 }, () => context.claim({ waitMs: LONG_MS }))
-    await a.acquire(claims)
+    const claims = Array.from({ length: 600 }, () => context.claim({ waiterTtlMs: LONG_MS }))
+    await a.acquire(claims, newCall())
     for (const query of [{ lockName: context.lockName }, { prefix: context.lockName }]) {
       const pages = await pagesOf(b, query)
       assert.equal(pages.flatMap(({ leases }) => leases).length, 1)
@@ -144,8 +144,8 @@ export const inspection: Group = (test) => {
     const names = ['a', 'b', 'c'].map((suffix) => context.name(suffix))
     for (const lockName of names) {
       await mustGrant(driver, context.claim({ lockName }))
-      await mustRefuse(driver, context.claim({ lockName, waitMs: LONG_MS }))
-      await mustRefuse(driver, context.claim({ lockName, waitMs: LONG_MS }))
+      await mustRefuse(driver, context.claim({ lockName, waiterTtlMs: LONG_MS }))
+      await mustRefuse(driver, context.claim({ lockName, waiterTtlMs: LONG_MS }))
     }
     const pages = await pagesOf(driver, { prefix: context.lockName, pageSize: 1 })
     const shown = pages.filter(({ leases, waiters }) => leases.length + waiters.length > 0)

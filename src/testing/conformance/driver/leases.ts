@@ -6,6 +6,7 @@ import {
   leasesOn,
   mustGrant,
   mustRefuse,
+  newCall,
   releaseOne,
   renewOne,
 } from '../driver-calls.ts'
@@ -207,7 +208,7 @@ export const leases: Group = (test) => {
     const claim = context.claim()
     const { fencingToken } = await mustGrant(driver, claim)
     await driver.close()
-    await assert.rejects(driver.acquire([context.claim()]))
+    await assert.rejects(driver.acquire([context.claim()], newCall()))
     await assert.rejects(driver.renew([{ ...claim, fencingToken, ttlMs: LONG_MS }]))
     await assert.rejects(driver.release([{ ...claim, fencingToken }]))
     await assert.rejects(driver.inspect({ lockName: claim.lockName }))

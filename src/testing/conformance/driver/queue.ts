@@ -12,9 +12,9 @@ export const queue: Group = (test) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const holder = context.claim()
     const line = [
-      { driver: b, claim: context.claim({ waitMs: LONG_MS }) },
-      { driver: a, claim: context.claim({ waitMs: LONG_MS }) },
-      { driver: b, claim: context.claim({ waitMs: LONG_MS }) },
+      { driver: b, claim: context.claim({ waiterTtlMs: LONG_MS }) },
+      { driver: a, claim: context.claim({ waiterTtlMs: LONG_MS }) },
+      { driver: b, claim: context.claim({ waiterTtlMs: LONG_MS }) },
     ]
     let last = { driver: a, claim: holder, token: (await mustGrant(a, holder)).fencingToken }
     for (const { driver, claim } of line) await mustRefuse(driver, claim)
@@ -28,7 +28,7 @@ export const queue: Group = (test) => {
   test('a waiter learns how many are ahead of it, and asking again keeps its place', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     await mustGrant(a, context.claim())
-    const [first, second] = [context.claim({ waitMs: LONG_MS }), context.claim({ waitMs: LONG_MS })]
+    const [first, second] = [context.claim({ waiterTtlMs: LONG_MS }), context.claim({ waiterTtlMs: LONG_MS })]
     assert.equal((await mustRefuse(a, first)).ahead, 0)
     assert.equal((await mustRefuse(b, second)).ahead, 1)
     assert.equal((await mustRefuse(a, first)).ahead, 0)
@@ -44,7 +44,7 @@ export const queue: Group = (test) => {
 
   test('rule 10: a newcomer does not overtake a waiter, even while the lock is free', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
-    const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
+    const [holder, waiter] = [context.claim(), context.claim({ waiterTtlMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(b, waiter)
     await releaseOne(a, holder, fencingToken)
@@ -57,12 +57,12 @@ export const queue: Group = (test) => {
     const lockName = `${context.lockName} other`
     const other = context.claim({ lockName })
     const line = [
-      context.claim({ lockName, mode: 'shared', waitMs: LONG_MS }),
-      context.claim({ lockName, waitMs: LONG_MS }),
+      context.claim({ lockName, mode: 'shared', waiterTtlMs: LONG_MS }),
+      context.claim({ lockName, waiterTtlMs: LONG_MS }),
     ] as const
     const { fencingToken: otherToken } = await mustGrant(a, other)
     for (const claim of line) await mustRefuse(a, claim)
-    const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
+    const [holder, waiter] = [context.claim(), context.claim({ waiterTtlMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(a, waiter)
     for (const [claim, token] of [
@@ -82,7 +82,7 @@ export const queue: Group = (test) => {
   test('rule 6: a release without a token takes a waiter out of the queue', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const holder = context.claim()
-    const [quitter, next] = [context.claim({ waitMs: LONG_MS }), context.claim({ waitMs: LONG_MS })]
+    const [quitter, next] = [context.claim({ waiterTtlMs: LONG_MS }), context.claim({ waiterTtlMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(b, quitter)
     await mustRefuse(b, next)
@@ -98,7 +98,7 @@ export const queue: Group = (test) => {
   test('failure 31: a waiter that died is passed over when its time is up', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const holder = context.claim()
-    const [dead, alive] = [context.claim({ waitMs: SHORT_MS }), context.claim({ waitMs: LONG_MS })]
+    const [dead, alive] = [context.claim({ waiterTtlMs: SHORT_MS }), context.claim({ waiterTtlMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(b, dead)
     await mustRefuse(a, alive)
@@ -109,7 +109,7 @@ export const queue: Group = (test) => {
   test('failure 31: a waiter whose time was up before the release is passed over at once', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const holder = context.claim()
-    const [dead, alive] = [context.claim({ waitMs: SHORT_MS }), context.claim({ waitMs: LONG_MS })]
+    const [dead, alive] = [context.claim({ waiterTtlMs: SHORT_MS }), context.claim({ waiterTtlMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(b, dead)
     await mustRefuse(a, alive)
@@ -121,7 +121,7 @@ export const queue: Group = (test) => {
   test('a waiter that died is no longer shown when its time is up', async (context) => {
     const driver = await context.driver()
     await mustGrant(driver, context.claim())
-    await mustRefuse(driver, context.claim({ waitMs: SHORT_MS }))
+    await mustRefuse(driver, context.claim({ waiterTtlMs: SHORT_MS }))
     await outlast(SHORT_MS)
     assert.deepEqual(await waitersOn(driver, context.lockName), [])
   })
@@ -129,11 +129,11 @@ export const queue: Group = (test) => {
   test('asking again keeps a place for longer', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const holder = context.claim()
-    const [first, second] = [context.claim({ waitMs: 2_000 }), context.claim({ waitMs: LONG_MS })]
+    const [first, second] = [context.claim({ waiterTtlMs: 2_000 }), context.claim({ waiterTtlMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(b, first)
     await mustRefuse(a, second)
-    await mustRefuse(b, { ...first, waitMs: LONG_MS })
+    await mustRefuse(b, { ...first, waiterTtlMs: LONG_MS })
     await outlast(2_000)
     await releaseOne(a, holder, fencingToken)
     await mustRefuse(a, second)
@@ -146,7 +146,7 @@ export const queue: Group = (test) => {
     async (context) => {
       const driver = await context.driver()
       await mustGrant(driver, context.claim({ ttlMs: 10_000 }))
-      const { askAgainMs } = await mustRefuse(driver, context.claim({ waitMs: LONG_MS }))
+      const { askAgainMs } = await mustRefuse(driver, context.claim({ waiterTtlMs: LONG_MS }))
       assert.ok(askAgainMs !== undefined && askAgainMs >= 0 && askAgainMs <= 10_001, `${askAgainMs}`)
     },
   )
@@ -154,8 +154,8 @@ export const queue: Group = (test) => {
   test('rule 10: readers that keep coming do not starve a writer', ['shared'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const reader = context.claim({ mode: 'shared' })
-    const writer = context.claim({ waitMs: LONG_MS })
-    const late = context.claim({ mode: 'shared', waitMs: LONG_MS })
+    const writer = context.claim({ waiterTtlMs: LONG_MS })
+    const late = context.claim({ mode: 'shared', waiterTtlMs: LONG_MS })
     const { fencingToken } = await mustGrant(a, reader)
     await mustRefuse(b, writer)
     await mustRefuse(a, context.claim({ mode: 'shared' }))
@@ -171,7 +171,7 @@ export const queue: Group = (test) => {
   test('readers that wait behind a writer are admitted together', ['shared'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const writer = context.claim()
-    const readers = [1, 2, 3].map(() => context.claim({ mode: 'shared', waitMs: LONG_MS }))
+    const readers = [1, 2, 3].map(() => context.claim({ mode: 'shared', waiterTtlMs: LONG_MS }))
     const { fencingToken } = await mustGrant(a, writer)
     for (const reader of readers) await mustRefuse(b, reader)
     await releaseOne(a, writer, fencingToken)
@@ -180,7 +180,10 @@ export const queue: Group = (test) => {
 
   test('readers behind a writer that gives up are admitted beside the current reader', ['shared'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
-    const [writer, reader] = [context.claim({ waitMs: LONG_MS }), context.claim({ mode: 'shared', waitMs: LONG_MS })]
+    const [writer, reader] = [
+      context.claim({ waiterTtlMs: LONG_MS }),
+      context.claim({ mode: 'shared', waiterTtlMs: LONG_MS }),
+    ]
     await mustGrant(a, context.claim({ mode: 'shared' }))
     await mustRefuse(b, writer)
     await mustRefuse(a, reader)
@@ -190,7 +193,8 @@ export const queue: Group = (test) => {
 
   test('a claim for few permits does not overtake one for many', ['limit'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
-    const permits = (count: number, waitMs = 0) => context.claim({ mode: 'shared', limit: 3, permits: count, waitMs })
+    const permits = (count: number, waiterTtlMs = 0) =>
+      context.claim({ mode: 'shared', limit: 3, permits: count, waiterTtlMs })
     const [holder, many] = [permits(2), permits(2, LONG_MS)]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(b, many)

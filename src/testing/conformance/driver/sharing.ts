@@ -61,7 +61,7 @@ export const sharing: Group = (test) => {
     const [a, b] = [await context.driver(), await context.driver()]
     for (let round = 0; round < 20; round += 1) {
       const writer = context.claim()
-      const reader = context.claim({ mode: 'shared', waitMs: LONG_MS })
+      const reader = context.claim({ mode: 'shared', waiterTtlMs: LONG_MS })
       const { fencingToken } = await untilGranted(a, writer)
       const before = await acquireOne(b, reader)
       assert.ok(!before.granted)
@@ -101,7 +101,7 @@ export const sharing: Group = (test) => {
     ['limit', 'queue'],
     async (context) => {
       const [a, b] = [await context.driver(), await context.driver()]
-      const permit = (waitMs = 0) => context.claim({ mode: 'shared', limit: 2, waitMs })
+      const permit = (waiterTtlMs = 0) => context.claim({ mode: 'shared', limit: 2, waiterTtlMs })
       const [first, second] = [permit(), permit()]
       const grants = [await mustGrant(a, first), await mustGrant(a, second)]
       const [early, late] = [permit(LONG_MS), permit(LONG_MS)]

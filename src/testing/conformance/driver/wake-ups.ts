@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import type { Claim, Driver, DriverListener, Grant } from '../../../core/driver.ts'
-import { mustGrant, mustRefuse, releaseOne, renewOne } from '../driver-calls.ts'
+import { mustGrant, mustRefuse, newCall, releaseOne, renewOne } from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { LONG_MS, SHORT_MS, until } from '../timing.ts'
 
@@ -8,7 +8,7 @@ import { LONG_MS, SHORT_MS, until } from '../timing.ts'
 export const wakeUps: Group = (test) => {
   test('rule 10: a waiter is notified of a release by another process', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
-    const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
+    const [holder, waiter] = [context.claim(), context.claim({ waiterTtlMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     const heard = await listenOn(b)
     await mustRefuse(b, waiter)
@@ -19,7 +19,7 @@ export const wakeUps: Group = (test) => {
 
   test('a waiter is notified of a release by its own process', async (context) => {
     const driver = await context.driver()
-    const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
+    const [holder, waiter] = [context.claim(), context.claim({ waiterTtlMs: LONG_MS })]
     const { fencingToken } = await mustGrant(driver, holder)
     const heard = await listenOn(driver)
     await mustRefuse(driver, waiter)
@@ -31,7 +31,7 @@ export const wakeUps: Group = (test) => {
     const [a, b] = [await context.driver(), await context.driver()]
     for (let round = 0; round < 5; round += 1) {
       const lockName = context.name(`${round}`)
-      const [holder, waiter] = [context.claim({ lockName }), context.claim({ lockName, waitMs: LONG_MS })]
+      const [holder, waiter] = [context.claim({ lockName }), context.claim({ lockName, waiterTtlMs: LONG_MS })]
       const { fencingToken } = await mustGrant(a, holder)
       await mustRefuse(b, waiter)
       const heard = await listenOn(b)
@@ -44,7 +44,7 @@ export const wakeUps: Group = (test) => {
   test('the next waiter is notified when the first one gives up', ['queue'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const holder = context.claim()
-    const [quitter, next] = [context.claim({ waitMs: LONG_MS }), context.claim({ waitMs: LONG_MS })]
+    const [quitter, next] = [context.claim({ waiterTtlMs: LONG_MS }), context.claim({ waiterTtlMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     await mustRefuse(a, quitter)
     await mustRefuse(b, next)
@@ -58,7 +58,7 @@ export const wakeUps: Group = (test) => {
   test('every reader that can be admitted is notified', ['queue', 'shared'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
     const writer = context.claim()
-    const readers = [1, 2, 3].map(() => context.claim({ mode: 'shared', waitMs: LONG_MS }))
+    const readers = [1, 2, 3].map(() => context.claim({ mode: 'shared', waiterTtlMs: LONG_MS }))
     const { fencingToken } = await mustGrant(a, writer)
     const heard = await listenOn(b)
     for (const reader of readers) await mustRefuse(b, reader)
@@ -72,7 +72,7 @@ export const wakeUps: Group = (test) => {
 
   test('a grant in a notification is the one that asking again returns', ['queue'], async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
-    const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
+    const [holder, waiter] = [context.claim(), context.claim({ waiterTtlMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     const heard = await listenOn(b)
     await mustRefuse(b, waiter)
@@ -83,9 +83,30 @@ export const wakeUps: Group = (test) => {
     if (told !== undefined) assert.equal(told.fencingToken, asked.fencingToken)
   })
 
+  test(
+    'rule 15: a grant in a notification is proved by the newest call, and by no other',
+    ['queue'],
+    async (context) => {
+      const [a, b] = [await context.driver(), await context.driver()]
+      const [holder, waiter] = [context.claim(), context.claim({ waiterTtlMs: LONG_MS })]
+      const [before, newest] = [newCall(), newCall()]
+      const { fencingToken } = await mustGrant(a, holder)
+      const heard = await listenOn(b)
+      for (const call of [before, newest]) await mustRefuse(b, waiter, call)
+      await releaseOne(a, holder, fencingToken)
+      await until('a wake-up', () => heard.tellsOf(waiter))
+      const isProvedBy = heard.proofs.get(waiter.claimId)
+      if (isProvedBy === undefined) return
+      assert.deepEqual(
+        [before, newest, newCall()].map(({ secret }) => isProvedBy(secret)),
+        [false, true, false],
+      )
+    },
+  )
+
   test('a listener that has stopped gets nothing more', async (context) => {
     const [a, b] = [await context.driver(), await context.driver()]
-    const [holder, waiter] = [context.claim(), context.claim({ waitMs: LONG_MS })]
+    const [holder, waiter] = [context.claim(), context.claim({ waiterTtlMs: LONG_MS })]
     const { fencingToken } = await mustGrant(a, holder)
     const stopped = await listenOn(b)
     await stopped.stop()
@@ -106,7 +127,7 @@ export const wakeUps: Group = (test) => {
         ['queue', 'shared', 'ttl'],
         async (context) => {
           const [a, b] = [await context.driver(), await context.driver()]
-          const [holder, waiter] = [context.claim({ mode }), context.claim({ waitMs: LONG_MS })]
+          const [holder, waiter] = [context.claim({ mode }), context.claim({ waiterTtlMs: LONG_MS })]
           const { fencingToken } = await mustGrant(a, holder)
           const heard = await listenOn(b)
           const before = await mustRefuse(b, waiter)
@@ -133,6 +154,8 @@ export const wakeUps: Group = (test) => {
 /** What a driver has reported. */
 export interface Heard {
   readonly grants: ReadonlyMap<string, Grant>
+  /** What proves them, if other clients could send such a message. */
+  readonly proofs: ReadonlyMap<string, (secret: string) => boolean>
   readonly losses: ReadonlySet<string>
   tellsOf(claim: { readonly lockName: string; readonly claimId: string }): boolean
   stop(): Promise<void>
@@ -143,16 +166,24 @@ export async function listenOn(driver: Driver): Promise<Heard> {
   const names = new Set<string>()
   const claims = new Set<string>()
   const grants = new Map<string, Grant>()
+  const proofs = new Map<string, (secret: string) => boolean>()
   const losses = new Set<string>()
   const listener: DriverListener = {
-    wake: (lockName, claimId) => (claimId === undefined ? names.add(lockName) : claims.add(claimId)),
-    granted: (claimId, grant) => grants.set(claimId, grant),
+    wake(target) {
+      if ('claimId' in target) claims.add(target.claimId)
+      else names.add(target.lockName)
+    },
+    granted(claimId, grant, isProvedBy) {
+      grants.set(claimId, grant)
+      if (isProvedBy !== undefined) proofs.set(claimId, isProvedBy)
+    },
     lost: (claimId) => losses.add(claimId),
     disconnected: () => {},
   }
   const stop = await driver.listen(listener)
   return {
     grants,
+    proofs,
     losses,
     tellsOf: ({ lockName, claimId }) => names.has(lockName) || claims.has(claimId) || grants.has(claimId),
     stop,

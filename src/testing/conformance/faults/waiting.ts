@@ -121,16 +121,16 @@ export const waitingFaults: Group = (test) => {
   )
 
   test(
-    'a waiter is notified when a thief’s lease ends sooner than the one it waited for',
-    ['queue', 'wake', 'steal'],
+    'a waiter is notified when a lease taken by force ends sooner than the one it waited for',
+    ['queue', 'wake', 'forceUpTo'],
     async (context) => {
       const [a, b] = [await context.lock(), await context.lock(WOKEN_OR_NOTHING)]
       await a.lock.hold(context.lockName, PATIENT)
       const next = b.lock.hold(context.lockName, PATIENT)
       await untilAsked(b, 2)
       // It is not released, so the waiter can rely on its end only.
-      await mustGrant(a.realDriver, context.claim({ steal: true, ttlMs: SHORT_MS }))
-      await within('the waiter to ask at the end of the thief’s lease', next)
+      await mustGrant(a.realDriver, context.claim({ forceUpTo: Number.MAX_SAFE_INTEGER, ttlMs: SHORT_MS }))
+      await within('the waiter to ask at the end of that lease', next)
     },
   )
 

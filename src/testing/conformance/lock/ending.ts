@@ -75,7 +75,7 @@ export const lockEnding: Group = (test) => {
   for (const [what, use] of Object.entries(uses)) {
     test(`of two instances one does the job, and the other is refused at once: ${what}`, async (context) => {
       const [a, b] = [await context.lock({ defaults: {} }), await context.lock({ defaults: {} })]
-      const longestSeconds = (a.realDriver.longestTtlMs ?? Number.POSITIVE_INFINITY) / 1_000
+      const longestSeconds = (a.realDriver.extensions?.longestTtlMs ?? Number.POSITIVE_INFINITY) / 1_000
       const goOn = deferred()
       let times = 0
       const job = async (): Promise<void> => {

@@ -1,16 +1,18 @@
 import assert from 'node:assert/strict'
 import { LeaseLostError } from '../../../core/errors.ts'
 import type { Lease } from '../../../core/lease/lease.ts'
-import { leaseOn, leasesOn } from '../driver-calls.ts'
+import type { DistributedLock } from '../../../primitives/lock/distributed-lock.ts'
+import { leaseOn, leasesOn, mustGrant, newCall } from '../driver-calls.ts'
+import type { FaultyNetwork } from '../faulty-network.ts'
 import type { Group } from '../runner.ts'
-import type { LockProcess } from '../test-context.ts'
-import { LONG_MS, until, within } from '../timing.ts'
+import type { TestContext } from '../test-context.ts'
+import { LONG_MS, monotonicMs, until, within } from '../timing.ts'
 
 /** `forceRelease` ends the lock of another holder, and an event says who did it. */
 export const forcedReleases: Group = (test) => {
   test('failure 5: a lease of hours is ended, and the next waiter is granted the lock', async (context) => {
     const [a, b, c] = [await context.lock(), await context.lock(), await context.lock()]
-    const { longestTtlMs = Number.POSITIVE_INFINITY } = a.realDriver
+    const { longestTtlMs = Number.POSITIVE_INFINITY } = a.realDriver.extensions ?? {}
     const held = await a.lock.hold(context.lockName, { timeoutSeconds: Math.min(100_000, longestTtlMs / 1_000) })
     const next = b.lock.hold(context.lockName, { blockingTimeoutSeconds: LONG_MS / 1_000 })
     await until('the waiter', () => b.network.counts.acquire.answered > 0)
@@ -29,7 +31,7 @@ export const forcedReleases: Group = (test) => {
   test('an event says who forced the release, and nothing is left behind', async (context) => {
     const { lock, realDriver } = await context.lock()
     const told: unknown[] = []
-    lock.on('stolen', ({ lockName, metadata }) => told.push([lockName, metadata?.['forcedBy']]))
+    lock.on('forceReleased', ({ lockName, metadata }) => told.push([lockName, metadata?.['forcedBy']]))
     const held = await lock.hold(context.lockName)
     const lost = new Promise((resolve) => held.signal.addEventListener('abort', resolve))
     assert.equal((await lock.forceRelease(context.lockName, { by: 'ada' })).length, 1)
@@ -38,13 +40,14 @@ export const forcedReleases: Group = (test) => {
     assert.deepEqual(await leasesOn(realDriver, context.lockName), [])
   })
 
-  test('a forced release reaches a holder that does not renew its lease', async (context) => {
+  test('rule 17: a forced release reaches a holder with a long lease with its next heartbeat', async (context) => {
     const [holder, operator] = [await context.lock(), await context.lock()]
-    const held = await holder.lock.hold(context.lockName, { timeoutSeconds: LONG_MS / 1_000, heartbeat: false })
+    const held = await holder.lock.hold(context.lockName, { timeoutSeconds: LONG_MS / 1_000 })
     const lost = lossOf(held)
-    await watching(holder)
+    const startedMs = monotonicMs()
     assert.equal((await operator.lock.forceRelease(context.lockName, { by: 'ada' })).length, 1)
     await within('the holder to be told', lost)
+    assert.ok(monotonicMs() - startedMs < 15_000, 'it was told with a renewal after a third of its time to live')
     assert.ok(held.signal.reason instanceof LeaseLostError)
     assert.equal(held.held, false)
   })
@@ -54,7 +57,6 @@ export const forcedReleases: Group = (test) => {
     const other = await holder.lock.hold(context.name('other'))
     const held = await holder.lock.hold(context.lockName)
     const lost = lossOf(held)
-    await watching(holder)
     await operator.lock.forceRelease(context.lockName, { by: 'ada' })
     await within('the holder to be told', lost)
     assert.equal(other.held, true)
@@ -64,16 +66,16 @@ export const forcedReleases: Group = (test) => {
 
   test('rule 15: false, doubled and late hints of a forced release end nothing', ['ttl'], async (context) => {
     const { lock, network } = await context.lock()
-    const held = await lock.hold(context.lockName, { timeoutSeconds: LONG_MS / 1_000 })
-    await watching({ network })
+    const held = await lock.hold(context.lockName, { timeoutSeconds: LONG_MS / 1_000, heartbeat: false })
+    const waiting = await listening(context, lock, network)
     const { claimId } = await leaseOn(network.driver, context.lockName)
     const renewals = (): number => network.counts.renew.answered
     const before = renewals()
-    const send = (): void => network.deliver((listener) => listener.lost(claimId, new Error('it was stolen')))
+    const send = (): void => network.deliver((listener) => listener.lost(claimId, new Error('it was force-released')))
     send()
     send()
-    await until('the store to be asked', () => renewals() > before + 1)
-    network.deliver((listener) => listener.lost('of no claim', new Error('it was stolen')))
+    await until('the store to be asked', () => renewals() > before)
+    network.deliver((listener) => listener.lost('of no claim', new Error('it was force-released')))
     assert.equal(held.held, true)
     assert.equal(await held.release(), true)
     const next = await lock.hold(context.lockName)
@@ -81,22 +83,24 @@ export const forcedReleases: Group = (test) => {
     send()
     assert.equal(await next.extend(10), true)
     assert.equal(next.held, true)
-    assert.equal(renewals(), before + 3)
+    assert.equal(renewals(), before + 2)
+    await waiting.stop()
   })
 
   test('a newer lease of the same holder is left alone by a forced release of the one before', async (context) => {
     const [holder, operator] = [await context.lock(), await context.lock()]
     const first = await holder.lock.hold(context.lockName)
     const { driver } = operator.network
+    const { forceRelease } = driver.extensions ?? {}
     const [seen] = await leasesOn(driver, context.lockName)
     assert.ok(seen)
     await first.release()
     const second = await holder.lock.hold(context.lockName)
-    if (driver.forceRelease !== undefined) {
-      assert.deepEqual(await driver.forceRelease([seen], { by: 'ada', endSession: false }), [false])
+    if (forceRelease !== undefined) {
+      assert.deepEqual(await forceRelease([seen], { by: 'ada', endSession: false }), [false])
     } else {
-      const thief = context.claim({ steal: true, stealUpTo: seen.fencingToken })
-      const [answer] = await driver.acquire([thief])
+      const taker = context.claim({ forceUpTo: seen.fencingToken })
+      const [answer] = await driver.acquire([taker], newCall())
       assert.equal(answer && 'granted' in answer && answer.granted, false)
     }
     assert.equal(second.held, true)
@@ -115,6 +119,17 @@ export const forcedReleases: Group = (test) => {
 const lossOf = ({ signal }: Lease): Promise<unknown> =>
   new Promise((resolve) => signal.addEventListener('abort', resolve, { once: true }))
 
-/** A process begins to listen when its oldest lease is a second old. */
-const watching = ({ network }: Pick<LockProcess, 'network'>): Promise<boolean> =>
-  until('the process to listen for forced releases', () => network.counts.watch.answered > 0)
+/** Lets a process wait for another lock, so that it has a subscription. */
+async function listening(context: TestContext, lock: DistributedLock, network: FaultyNetwork) {
+  const other = context.name('other')
+  await mustGrant(await context.driver(), context.claim({ lockName: other }))
+  const stop = new AbortController()
+  const waiting = lock.acquire(other, { blockingTimeoutSeconds: LONG_MS / 1_000, signal: stop.signal }).catch(() => {})
+  await until('the subscription', () => network.counts.listen.answered > 0)
+  return {
+    async stop() {
+      stop.abort()
+      await waiting
+    },
+  }
+}

@@ -146,9 +146,9 @@ async function pinging(context: TestContext) {
   const names: string[] = []
   const watched = (driver: Driver): Driver => ({
     ...driver,
-    acquire(claims) {
+    acquire(claims, call) {
       names.push(...claims.map(({ lockName }) => lockName))
-      return driver.acquire(claims)
+      return driver.acquire(claims, call)
     },
   })
   const {

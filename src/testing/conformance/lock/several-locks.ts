@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import type { NotAcquiredError } from '../../../core/errors.ts'
 import { MAX_LOCKS_AT_ONCE } from '../../../core/limits.ts'
-import { leasesOn } from '../driver-calls.ts'
+import { callsFor, leasesOn } from '../driver-calls.ts'
 import { losesReply } from '../faulty-network.ts'
 import type { Group } from '../runner.ts'
 import { BRIEF_SECONDS, deferred, KEPT_SECONDS, LONG_MS, timersRun, until, VAIN_SECONDS, within } from '../timing.ts'
@@ -30,12 +30,12 @@ export const severalLocks: Group = (test) => {
     }
   })
 
-  test('free locks are acquired in one call to the driver, and released in one', async (context) => {
-    const { lock, network } = await context.lock()
-    const before = { ...network.counts.acquire }
-    await lock.withLocks(['c', 'a', 'b'].map(context.name), () => {})
-    assert.equal(network.counts.acquire.calls - before.calls, 1)
-    assert.equal(network.counts.release.calls, 1)
+  test('free locks are acquired in one call to each part of the store, and released in one', async (context) => {
+    const { lock, network, realDriver } = await context.lock()
+    const names = ['c', 'a', 'b'].map(context.name)
+    await lock.withLocks(names, () => {})
+    const calls = callsFor(realDriver, names)
+    assert.deepEqual([network.counts.acquire.calls, network.counts.release.calls], [calls, calls])
   })
 
   test('the loss of a re-entered lease ends the wait for the others', ['ttl'], async (context) => {
@@ -197,7 +197,8 @@ export const severalLocks: Group = (test) => {
       b.withLocks([second, first], () => assert.fail('it ran'), options),
       { lockName: second },
     )
-    assert.deepEqual(await leasesOn(realDriver, first), [])
+    // The caller waits for the release within a bound, which a busy machine may exceed.
+    await until('the lock that it got to be released', async () => (await leasesOn(realDriver, first)).length === 0)
   })
 
   test('opposing orders do not deadlock: every call gets all of its locks, repeatedly', async (context) => {

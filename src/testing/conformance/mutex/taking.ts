@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import type { LockOptions } from '../../../primitives/lock/options.ts'
+import type { LockOptions } from '../../../primitives/lock/claims.ts'
 import type { MutexHandle, MutexInstance, Taken } from '../mutex.ts'
 import type { MutexProcess } from '../test-context.ts'
 import { LONG_MS, until } from '../timing.ts'
