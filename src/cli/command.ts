@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import type { Lease } from '../core/lease/lease.ts'
+import { LEFT_AT } from '../core/lease/renewer.ts'
 import { exitCodes, signalCode } from './exit-codes.ts'
 import { say } from './text.ts'
 
@@ -14,8 +15,8 @@ export interface Supervised {
 /**
  * Runs a command in its own process group while the lease lasts.
  *
- * If renewals fail, the group gets SIGTERM when a third of the lease is left, and SIGKILL when a tenth is left. Both
- * come before the lease ends, so that the next holder's command never runs beside this one.
+ * If renewals fail, the group gets SIGTERM and then SIGKILL (`LEFT_AT` says when). Both come before the lease ends, so
+ * that the next holder's command never runs beside this one.
  */
 export async function superviseCommand(
   [program, ...args]: readonly [string, ...string[]],
@@ -25,9 +26,9 @@ export async function superviseCommand(
   // All of this comes before the command starts: a signal for us, or our end, may follow the start at once.
   const guard = startGuard()
   let group: number | undefined
-  let watch: LeaseWatch | undefined
+  let watch: ReturnType<typeof watchLease> | undefined
   const passOn = (signal: NodeJS.Signals): void => signalGroup(group, signal)
-  const suspension = new Suspension({
+  const endSuspension = suspendTogether({
     suspend: () => signalGroup(group, 'SIGSTOP'),
     resume: () => {
       watch?.check()
@@ -48,7 +49,7 @@ export async function superviseCommand(
   group = child.pid
   guard.stdin?.write(`${group ?? ''}\n`)
   const exited = exitOf(child)
-  watch = new LeaseWatch(lease, ttlMs, group)
+  watch = watchLease(lease, ttlMs, group)
   try {
     const code = await exited
     // `held` reads the clocks: after a stall of this process, the command's exit can arrive before any timer has run.
@@ -62,7 +63,7 @@ export async function superviseCommand(
     watch.stop()
     guard.stdin?.end('done\n')
     for (const signal of PASSED_ON) process.off(signal, passOn)
-    suspension.end()
+    endSuspension()
   }
 }
 
@@ -73,7 +74,7 @@ export async function runCommand([program, ...args]: readonly [string, ...string
   // take the second one for an order to end without cleaning up.
   const isOnTerminal = [process.stdin, process.stdout, process.stderr].some(({ isTTY }) => isTTY)
   const passOn = (signal: NodeJS.Signals): void => {
-    if (!isOnTerminal || !BY_TERMINAL.has(signal)) child.kill(signal)
+    if (!isOnTerminal || !BY_TERMINAL.includes(signal)) child.kill(signal)
   }
   for (const signal of PASSED_ON) process.on(signal, passOn)
   try {
@@ -83,80 +84,49 @@ export async function runCommand([program, ...args]: readonly [string, ...string
   }
 }
 
-const PASSED_ON: readonly NodeJS.Signals[] = [
-  'SIGINT',
-  'SIGTERM',
-  'SIGHUP',
-  'SIGQUIT',
-  'SIGUSR1',
-  'SIGUSR2',
-  'SIGWINCH',
-]
-const BY_TERMINAL: ReadonlySet<NodeJS.Signals> = new Set(['SIGINT', 'SIGQUIT', 'SIGWINCH'])
+const BY_TERMINAL: readonly NodeJS.Signals[] = ['SIGINT', 'SIGQUIT', 'SIGWINCH']
+const PASSED_ON: readonly NodeJS.Signals[] = [...BY_TERMINAL, 'SIGTERM', 'SIGHUP', 'SIGUSR1', 'SIGUSR2']
 
 /**
- * Suspends the command together with this process (Ctrl-Z): it must not run while no process renews its lease.
- * The lease is checked before the command continues.
+ * Suspends the command together with this process (Ctrl-Z): it must not run while no process renews its lease. The
+ * lease is checked before the command continues. Returns a function that ends it.
  */
-class Suspension {
-  readonly #suspend: () => void
-  readonly #resume: () => void
+function suspendTogether({ suspend, resume }: { suspend: () => void; resume: () => void }): () => void {
   /** A second Ctrl-Z is delivered only after the resumption. It meant the suspension before, so it is ignored. */
-  #justResumed = false
-
-  constructor({ suspend, resume }: { suspend: () => void; resume: () => void }) {
-    this.#resume = resume
-    this.#suspend = () => {
-      if (this.#justResumed) return
-      suspend()
-      process.kill(process.pid, 'SIGSTOP')
-      // Execution continues here after SIGCONT.
-      this.#justResumed = true
-      setImmediate(() => {
-        this.#justResumed = false
-      })
-    }
-    process.on('SIGTSTP', this.#suspend).on('SIGCONT', this.#resume)
+  let justResumed = false
+  const stop = (): void => {
+    if (justResumed) return
+    suspend()
+    process.kill(process.pid, 'SIGSTOP')
+    // Execution continues here after SIGCONT.
+    justResumed = true
+    setImmediate(() => {
+      justResumed = false
+    })
   }
-
-  end(): void {
-    process.off('SIGTSTP', this.#suspend).off('SIGCONT', this.#resume)
-  }
+  process.on('SIGTSTP', stop).on('SIGCONT', resume)
+  return () => void process.off('SIGTSTP', stop).off('SIGCONT', resume)
 }
 
 /** Ends the process group before the lease ends. */
-class LeaseWatch {
-  readonly #lease: Lease
-  readonly #ttlMs: number
-  readonly #group: number | undefined
-  readonly #timer: NodeJS.Timeout
-  #terminated = false
-  lost = false
-
-  constructor(lease: Lease, ttlMs: number, group: number | undefined) {
-    this.#lease = lease
-    this.#ttlMs = ttlMs
-    this.#group = group
-    this.#timer = setInterval(() => this.check(), Math.max(5, ttlMs / 50))
-    lease.signal.addEventListener('abort', () => this.check(), { once: true })
-  }
-
-  check(): void {
-    const leftMs = this.#lease.remainingSeconds * 1_000
-    if (leftMs > this.#ttlMs / 3) return
-    this.lost = true
-    if (leftMs <= this.#ttlMs / 10) {
-      signalGroup(this.#group, 'SIGKILL')
-      this.stop()
-    } else if (!this.#terminated) {
-      this.#terminated = true
-      signalGroup(this.#group, 'SIGTERM')
+function watchLease(lease: Lease, ttlMs: number, group: number | undefined) {
+  const watch = { lost: false, check, stop: () => clearInterval(timer) }
+  let terminated = false
+  function check(): void {
+    const leftMs = lease.remainingSeconds * 1_000
+    if (leftMs > ttlMs * LEFT_AT.terminate) return
+    watch.lost = true
+    if (leftMs <= ttlMs * LEFT_AT.kill) {
+      signalGroup(group, 'SIGKILL')
+      watch.stop()
+    } else if (!terminated) {
+      terminated = true
+      signalGroup(group, 'SIGTERM')
     }
   }
-
-  stop(): void {
-    clearInterval(this.#timer)
-  }
+  const timer = setInterval(check, Math.max(5, ttlMs / 50))
+  lease.signal.addEventListener('abort', check, { once: true })
+  return watch
 }
 
 /**

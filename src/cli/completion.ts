@@ -1,5 +1,6 @@
 import { UsageError } from './exit-codes.ts'
-import { commandOptions, optionValues, takesName } from './options.ts'
+import { helpTexts } from './help.ts'
+import { TOP_SORTINGS } from './top-state.ts'
 
 /** Prints a script that completes commands, options and the names of held locks. */
 export async function main([shell, ...more]: readonly string[]): Promise<number> {
@@ -8,6 +9,21 @@ export async function main([shell, ...more]: readonly string[]): Promise<number>
   process.stdout.write(script())
   return 0
 }
+
+/** The options of each command, as its help lists them. */
+export const commandOptions: Readonly<Record<string, readonly string[]>> = Object.fromEntries(
+  Object.entries(helpTexts).map(([command, text]) => [command, text.match(/(?<=^ {2}(?:-\w, )?)--[a-z-]+/gm) ?? []]),
+)
+
+/** The values of an option, where there are only these. */
+const optionValues: readonly { command: string; option: string; values: readonly string[] }[] = [
+  { command: 'ls', option: '--sort', values: ['name', 'age', 'waiters'] },
+  { command: 'top', option: '--sort', values: TOP_SORTINGS },
+  { command: 'migrate', option: '--only', values: ['fence'] },
+]
+
+/** The commands that take the name of a lock. */
+const takesName: readonly string[] = ['run', 'show', 'wait', 'force-release', 'elect']
 
 const commands = Object.keys(commandOptions)
 const shells = ['bash', 'zsh', 'fish']

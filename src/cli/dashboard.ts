@@ -2,13 +2,14 @@ import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { parseArgs } from 'node:util'
-import { checkLockName } from '../core/names.ts'
+import { chooseUrl } from '../connect.ts'
+import { checkLockName } from '../core/arguments.ts'
+import { messageOf } from '../core/foreign-errors.ts'
 import { createAccessToken, withAccessToken } from '../dashboard/access-token.ts'
 import { createDashboard, toNodeHandler } from '../dashboard/index.ts'
 import { UsageError } from './exit-codes.ts'
-import { FLAG, parsing, TEXT, urlFrom } from './store.ts'
+import { FLAG, parsing, TEXT, userAtHost } from './store.ts'
 import { say } from './text.ts'
-import { userAtHost } from './user.ts'
 
 /** Serves the dashboard until a signal ends it. */
 export async function main(args: readonly string[]): Promise<number> {
@@ -19,7 +20,7 @@ export async function main(args: readonly string[]): Promise<number> {
   try {
     await once(server, 'listening')
   } catch (error) {
-    throw new UsageError(`cannot listen on ${host}, port ${port}: ${(error as Error).message}`)
+    throw new UsageError(`cannot listen on ${host}, port ${port}: ${messageOf(error)}`)
   }
   const address = server.address() as AddressInfo
   const shown = address.family === 'IPv6' ? `[${address.address}]` : address.address
@@ -47,17 +48,7 @@ export async function main(args: readonly string[]): Promise<number> {
 const LOOPBACK = ['localhost', '127.0.0.1', '[::1]']
 const isLoopback = (address: string): boolean => address === '::1' || address.startsWith('127.')
 
-interface Options {
-  readonly urls: readonly string[]
-  readonly host: string
-  readonly port: number
-  readonly hosts: readonly string[]
-  readonly allowActions: boolean
-  readonly by: string
-  readonly electionPrefixes: readonly string[]
-}
-
-function parse(args: readonly string[]): Options {
+function parse(args: readonly string[]) {
   const { values } = parseArgs({
     args: [...args],
     options: {
@@ -74,7 +65,7 @@ function parse(args: readonly string[]): Options {
   if (!/^\d{1,5}$/.test(port) || Number(port) > 65_535) throw new UsageError(`--port must be a port, but is "${port}"`)
   checkLockName(by, '--by')
   return {
-    urls: url.map(urlFrom),
+    urls: url.map(chooseUrl),
     host,
     port: Number(port),
     hosts: values['allow-host'] ?? [],

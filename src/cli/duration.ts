@@ -30,3 +30,5 @@ const UNITS = [
   ['m', 60],
   ['s', 1],
 ] as const
+
+export const isoTime = (ms: number): string => new Date(ms).toISOString()

@@ -1,9 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { ttlMsFrom } from '../core/arguments.ts'
-import { MAX_WAIT_MS } from '../core/limits.ts'
-import { exitCodes, signalCode } from './exit-codes.ts'
-import { type LockedRun, numberFrom, runUnderLock, splitCommand } from './run.ts'
-import { argumentsOf, oneName, TEXT, urlFrom } from './store.ts'
+import { signalCode } from './exit-codes.ts'
+import { type LockedRun, lockedRun, runUnderLock, splitCommand } from './run.ts'
+import { argumentsOf, oneName, TEXT } from './store.ts'
 import { say } from './text.ts'
 
 /**
@@ -28,21 +26,5 @@ const PAUSE_MS = 500
 function parse(args: readonly string[]): LockedRun {
   const { own, command } = splitCommand('elect', args)
   const { values, positionals } = argumentsOf(own, { ttl: TEXT, 'store-timeout': TEXT })
-  const lockName = oneName('elect', positionals, 'name')
-  return {
-    url: urlFrom(values.url),
-    command,
-    storeTimeoutMs: ttlMsFrom('--store-timeout', numberFrom('--store-timeout', values['store-timeout'] ?? '60')),
-    conflictCode: exitCodes.notAcquired,
-    request: {
-      lockName,
-      mode: 'exclusive',
-      ttlMs: ttlMsFrom('--ttl', numberFrom('--ttl', values.ttl ?? '15')),
-      waitMs: MAX_WAIT_MS,
-      heartbeat: true,
-      metadata: { command: command[0], pid: process.pid },
-      minHoldMs: 0,
-      maxHoldMs: Number.POSITIVE_INFINITY,
-    },
-  }
+  return lockedRun({ ...values, ttl: values.ttl ?? '15' }, oneName('elect', positionals, 'name'), command)
 }

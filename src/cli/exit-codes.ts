@@ -27,9 +27,3 @@ export const signalCode = (signal: NodeJS.Signals): number => exitCodes.signal +
 export class UsageError extends Error {
   override readonly name = 'UsageError'
 }
-
-/** The message of `parseArgs`, without its advice on quoting, which is wrong where `--` begins a command. */
-export function usageErrorFrom(error: unknown): UsageError {
-  const [problem = ''] = (error instanceof Error ? error.message : String(error)).split('To specify')
-  return new UsageError(problem.replaceAll(/\s+/g, ' ').trim())
-}

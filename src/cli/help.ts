@@ -2,7 +2,7 @@ import { exitCodes } from './exit-codes.ts'
 
 /** The help of one command, or the overview. */
 export function helpFor(command: string | undefined): string {
-  return (command !== undefined && Object.hasOwn(texts, command) ? texts[command] : undefined) ?? overview
+  return (command !== undefined && Object.hasOwn(helpTexts, command) ? helpTexts[command] : undefined) ?? overview
 }
 
 const STORE = `  --url URL         the store: sqlite:PATH, postgres://…, redis://…, redlock://…
@@ -15,7 +15,7 @@ const overview = `holdfast: make sure that only one process does a job at a time
   holdfast top [PREFIX] [options]            watch locks and waiters live
   holdfast show NAME [options]               show one lock and its queue
   holdfast wait NAME [options]               wait until a lock is free
-  holdfast break NAME --reason TEXT          end the leases on a lock by force
+  holdfast force-release NAME --reason TEXT  end the leases on a lock by force
   holdfast elect NAME -- COMMAND …           run a command on the leader only
   holdfast limit KEY --rate N/s -- COMMAND … run a command as often as allowed
   holdfast dashboard [options]               show all locks live in a browser
@@ -40,7 +40,8 @@ Exit codes
   ${exitCodes.doubtful}, ${exitCodes.broken} holdfast doctor: warnings, errors
 `
 
-const texts: Record<string, string> = {
+/** By command. The options that are listed here are what a shell completes. */
+export const helpTexts: Readonly<Record<string, string>> = {
   run: `holdfast run NAME [options] -- COMMAND [ARGUMENT …]
 
 Runs COMMAND while it holds the lock NAME, and renews the lease while COMMAND
@@ -98,7 +99,7 @@ ${STORE}
                     only leases that are older: 90s, 5m, 2h, 1d
   --watch           show it again every second
   --all             show bookkeeping, too: results of once-only jobs, records
-                    of breaks, and marks of who waits for what
+                    of forced releases, and marks of who waits for what
 
 Examples
   holdfast ls
@@ -159,7 +160,7 @@ Exit codes
 Examples
   holdfast wait deploy --timeout 10m && ./next-step.sh
 `,
-  break: `holdfast break NAME --reason TEXT [options]
+  'force-release': `holdfast force-release NAME --reason TEXT [options]
 
 Ends the leases on a lock by force, and gives it to the next waiter. It shows
 who is affected and asks first. If the lock has another holder by then, nothing
@@ -182,15 +183,7 @@ Exit codes
   ${exitCodes.notAcquired}  nothing was ended: you said no, or the lock has another holder
 
 Examples
-  holdfast break report --reason "host web-3 is gone"
-`,
-  completion: `holdfast completion bash|zsh|fish
-
-Prints a script that completes commands, options and names of held locks.
-
-Examples
-  holdfast completion bash > /etc/bash_completion.d/holdfast
-  holdfast completion fish > ~/.config/fish/completions/holdfast.fish
+  holdfast force-release report --reason "host web-3 is gone"
 `,
   elect: `holdfast elect NAME [options] -- COMMAND [ARGUMENT …]
 
@@ -289,5 +282,13 @@ Examples
   holdfast migrate --url postgres://localhost/app
   holdfast migrate --print > migrations/0042-holdfast.sql
   holdfast migrate --url postgres://localhost/shop --only fence
+`,
+  completion: `holdfast completion bash|zsh|fish
+
+Prints a script that completes commands, options and names of held locks.
+
+Examples
+  holdfast completion bash > /etc/bash_completion.d/holdfast
+  holdfast completion fish > ~/.config/fish/completions/holdfast.fish
 `,
 }

@@ -1,3 +1,4 @@
+import { chooseUrl } from '../connect.ts'
 import { checkWhole } from '../core/arguments.ts'
 import { RateLimitedError } from '../core/errors.ts'
 import { MAX_WAIT_MS } from '../core/limits.ts'
@@ -6,7 +7,7 @@ import { runCommand } from './command.ts'
 import { durationMsFrom } from './duration.ts'
 import { exitCodes, UsageError } from './exit-codes.ts'
 import { numberFrom, splitCommand } from './run.ts'
-import { argumentsOf, FLAG, oneName, TEXT, urlFrom, withDriver } from './store.ts'
+import { argumentsOf, FLAG, oneName, TEXT, withDriver } from './store.ts'
 import { say } from './text.ts'
 
 /** Runs a command as often as a limit allows, over all machines. */
@@ -27,18 +28,7 @@ export async function main(args: readonly string[]): Promise<number> {
   return isAllowed ? runCommand(command) : exitCodes.notAcquired
 }
 
-interface Options {
-  readonly url: string
-  readonly key: string
-  readonly limit: number
-  readonly periodSeconds: number
-  readonly burst?: number
-  /** 0: it does not wait. */
-  readonly waitSeconds: number
-  readonly command: readonly [string, ...string[]]
-}
-
-function parse(args: readonly string[]): Options {
+function parse(args: readonly string[]) {
   const { own, command } = splitCommand('limit', args)
   const { values, positionals } = argumentsOf(own, { rate: TEXT, burst: TEXT, wait: TEXT, 'no-wait': FLAG })
   const key = oneName('limit', positionals, 'key')
@@ -47,7 +37,7 @@ function parse(args: readonly string[]): Options {
   if (noWait && wait !== undefined) throw new UsageError('--wait and --no-wait exclude each other')
   const waitMs = wait === undefined ? MAX_WAIT_MS : durationMsFrom('--wait', wait)
   return {
-    url: urlFrom(values.url),
+    url: chooseUrl(values.url),
     key,
     ...rateFrom(rate),
     ...(burst !== undefined && { burst: checkWhole('--burst', numberFrom('--burst', burst), 1, MAX_LIMIT) }),

@@ -1,19 +1,30 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Driver } from '../core/driver.ts'
+import { chooseUrl } from '../connect.ts'
+import type { Driver, LeaseRecord, WaiterRecord } from '../core/driver.ts'
 import { withoutSecrets } from '../core/secrets.ts'
-import { isBookkeeping } from '../primitives/lock/bookkeeping.ts'
-import { paintFor } from './colour.ts'
-import { durationMsFrom } from './duration.ts'
+import { isBookkeeping } from '../primitives/lock/forced-release-record.ts'
+import { inspectStore } from '../primitives/on-driver.ts'
+import { durationMsFrom, durationText, isoTime } from './duration.ts'
 import { UsageError } from './exit-codes.ts'
-import { jsonLines, narrowTable, type Sorting, wideTable } from './ls-output.ts'
-import { argumentsOf, FLAG, look, onePrefix, outputWidth, type Seen, TEXT, urlFrom, withDriver } from './store.ts'
-import { printable } from './text.ts'
+import {
+  argumentsOf,
+  FLAG,
+  leaseJson,
+  onePrefix,
+  outputWidth,
+  type Seen,
+  TEXT,
+  waiterJson,
+  withDriver,
+} from './store.ts'
+import { tableOf } from './table.ts'
+import { compareTexts, paintFor, printable, printableJson } from './text.ts'
 
 export function main(args: readonly string[]): Promise<number> {
   const options = parse(args)
   return withDriver(options.url, async (driver) => {
     for (;;) {
-      const output = outputOf(driver, select(await look(driver, { prefix: options.prefix }), options), options)
+      const output = outputOf(driver, select(await inspectStore(driver, { prefix: options.prefix }), options), options)
       if (!options.watch) {
         process.stdout.write(output)
         return 0
@@ -36,17 +47,7 @@ function screenOf(output: string): string {
   return `\u001b[H${fitting.map((line) => `${line}\u001b[K\n`).join('')}\u001b[J`
 }
 
-interface Options {
-  readonly url: string
-  readonly prefix: string
-  readonly form: 'narrow' | 'wide' | 'json'
-  readonly sort: Sorting
-  readonly watch: boolean
-  readonly all: boolean
-  readonly heldLongerThanMs?: number
-}
-
-function parse(args: readonly string[]): Options {
+function parse(args: readonly string[]) {
   const { values, positionals } = argumentsOf(args, {
     json: FLAG,
     wide: FLAG,
@@ -55,18 +56,20 @@ function parse(args: readonly string[]): Options {
     sort: TEXT,
     'held-longer-than': TEXT,
   })
-  const { json, wide, watch = false, all = false, 'held-longer-than': heldLongerThan } = values
+  const { json, wide, watch, all, 'held-longer-than': heldLongerThan } = values
   if (json && wide) throw new UsageError('--json and --wide exclude each other')
   return {
-    url: urlFrom(values.url),
+    url: chooseUrl(values.url),
     prefix: onePrefix('ls', positionals),
     form: json ? 'json' : wide ? 'wide' : 'narrow',
     sort: sortingFrom(values.sort ?? 'name'),
     watch,
     all,
-    ...(heldLongerThan !== undefined && { heldLongerThanMs: durationMsFrom('--held-longer-than', heldLongerThan) }),
-  }
+    heldLongerThanMs: heldLongerThan === undefined ? undefined : durationMsFrom('--held-longer-than', heldLongerThan),
+  } as const
 }
+
+type Options = ReturnType<typeof parse>
 
 function sortingFrom(text: string): Sorting {
   if (text === 'name' || text === 'age' || text === 'waiters') return text
@@ -93,4 +96,95 @@ function outputOf({ capabilities }: Driver, seen: Seen, { prefix, form, sort }: 
   const lines = [paintFor(process.stdout)('bold', head), ...rows]
   if (filter !== '') lines.push('', `Only locks${filter} are shown.`)
   return `${lines.join('\n')}\n`
+}
+
+/** By name; the oldest lease first; the lock with the most waiters first. */
+type Sorting = 'name' | 'age' | 'waiters'
+
+/** One line for each lease, and for each lock that has only waiters. */
+function narrowTable(seen: Seen, sort: Sorting, width: number): string[] {
+  const nowMs = Date.now()
+  const waiting = countByName(seen.waiters)
+  const shown = new Set<string>()
+  const rows = sortedLeases(seen, sort).map((lease) => {
+    const { lockName, mode, holderId, acquiredAtMs, expiresAtMs } = lease
+    const isFirst = !shown.has(lockName)
+    shown.add(lockName)
+    return [
+      printable(lockName),
+      mode,
+      printable(holderId),
+      acquiredAtMs > 0 ? durationText(nowMs - acquiredAtMs) : 'unknown',
+      expiresAtMs === undefined ? 'no end' : durationText(expiresAtMs - nowMs),
+      // The waiters belong to the lock, not to each of its holders.
+      isFirst ? `${waiting.get(lockName) ?? 0}` : '',
+    ]
+  })
+  const free = [...waiting].filter(([lockName]) => !shown.has(lockName)).sort(([a], [b]) => compareTexts(a, b))
+  for (const [lockName, count] of free) rows.push([printable(lockName), '', 'none', '', '', `${count}`])
+  const columns = ['LOCK', 'MODE', 'HOLDER', 'AGE', 'LEFT', 'WAITERS'].map((title) => ({
+    title,
+    shrinks: title === 'LOCK' || title === 'HOLDER',
+  }))
+  return tableOf(columns, rows, width)
+}
+
+/** One line for each lease and each waiter, with everything that does not depend on the clock of this machine. */
+function wideTable(seen: Seen, sort: Sorting, isSession: boolean): string[] {
+  const endless = isSession ? 'with its session' : 'no expiry'
+  const leases = sortedLeases(seen, sort)
+  const order = [...new Set(leases.map(({ lockName }) => lockName))]
+  const rows = [
+    ...leases.map((lease) => [
+      printable(lease.lockName),
+      'holds',
+      lease.mode,
+      printable(lease.holderId),
+      lease.acquiredAtMs > 0 ? isoTime(lease.acquiredAtMs) : 'unknown',
+      lease.expiresAtMs === undefined ? endless : isoTime(lease.expiresAtMs),
+      lease.fencingToken > 0 ? String(lease.fencingToken) : 'none',
+    ]),
+    ...seen.waiters.map((waiter) => [
+      printable(waiter.lockName),
+      'waits',
+      waiter.mode,
+      printable(waiter.holderId),
+      isoTime(waiter.waitingSinceMs),
+      '',
+      '',
+    ]),
+  ]
+  // Waiters come behind the holders of their lock, and locks without a holder at the end.
+  const places = new Map(order.map((lockName, place) => [printable(lockName), place]))
+  const placeOf = ([name = '']: readonly string[]): number => places.get(name) ?? order.length
+  rows.sort((a, b) => placeOf(a) - placeOf(b) || compareTexts(a[0] ?? '', b[0] ?? ''))
+  const columns = ['LOCK', '', 'MODE', 'HOLDER', 'SINCE', 'EXPIRES', 'TOKEN'].map((title) => ({ title }))
+  return tableOf(columns, rows, Number.POSITIVE_INFINITY)
+}
+
+/** One object on a line, for each lease and each waiter. */
+function jsonLines(seen: Seen, sort: Sorting): string {
+  const lines = [
+    ...sortedLeases(seen, sort).map((lease) => ({ state: 'holds', ...leaseJson(lease) })),
+    ...seen.waiters.map((waiter) => ({ state: 'waits', ...waiterJson(waiter) })),
+  ]
+  return lines.map((line) => `${printableJson(line)}\n`).join('')
+}
+
+function sortedLeases({ leases, waiters }: Seen, sort: Sorting): readonly LeaseRecord[] {
+  const waiting = countByName(waiters)
+  const countOf = ({ lockName }: LeaseRecord): number => waiting.get(lockName) ?? 0
+  // An age that is unknown is not the largest.
+  const ageOf = ({ acquiredAtMs }: LeaseRecord): number => (acquiredAtMs > 0 ? acquiredAtMs : Number.MAX_VALUE)
+  const order = (a: LeaseRecord, b: LeaseRecord): number => {
+    const first = sort === 'age' ? ageOf(a) - ageOf(b) : sort === 'waiters' ? countOf(b) - countOf(a) : 0
+    return first || compareTexts(a.lockName, b.lockName)
+  }
+  return [...leases].sort(order)
+}
+
+function countByName(waiters: readonly WaiterRecord[]): Map<string, number> {
+  const counts = new Map<string, number>()
+  for (const { lockName } of waiters) counts.set(lockName, (counts.get(lockName) ?? 0) + 1)
+  return counts
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 import { HoldfastError, InvalidArgumentError } from '../core/errors.ts'
-import { safeCause } from '../core/foreign-errors.ts'
+import { isA, safeCause, textOf } from '../core/foreign-errors.ts'
 import { exitCodes, UsageError } from './exit-codes.ts'
 import { helpFor } from './help.ts'
 import { say } from './text.ts'
@@ -12,7 +12,7 @@ const commands: Record<string, () => Promise<{ main(args: readonly string[]): Pr
   top: () => import('./top.ts'),
   show: () => import('./show.ts'),
   wait: () => import('./wait.ts'),
-  break: () => import('./break.ts'),
+  'force-release': () => import('./force-release.ts'),
   elect: () => import('./elect.ts'),
   limit: () => import('./limit.ts'),
   dashboard: () => import('./dashboard.ts'),
@@ -61,16 +61,16 @@ process.stderr.on('error', () => {})
 try {
   process.exitCode = await main(process.argv.slice(2))
 } catch (error) {
-  if (error instanceof UsageError || error instanceof InvalidArgumentError) {
+  if (isA(error, UsageError) || isA(error, InvalidArgumentError)) {
     say(error.message)
     process.stderr.write('Try: holdfast --help\n')
     process.exitCode = exitCodes.usage
-  } else if (error instanceof HoldfastError) {
+  } else if (isA(error, HoldfastError)) {
     say(error.message)
     process.exitCode = exitCodes.unavailable
   } else {
     // Node's own output would show the error's properties, which may hold a URL with a password.
-    for (const line of (safeCause(error).stack ?? String(error)).split('\n')) say(line)
+    for (const line of (safeCause(error).stack ?? textOf(error)).split('\n')) say(line)
     process.exitCode = exitCodes.internal
   }
 }

@@ -52,9 +52,9 @@ export class Outage {
   #watch(driver: Driver): Driver {
     return {
       ...driver,
-      acquire: (claims) =>
+      acquire: (claims, call) =>
         this.#attempt(async () => {
-          const answers = await driver.acquire(claims)
+          const answers = await driver.acquire(claims, call)
           const failure = answers.find((answer) => answer instanceof Error)
           if (failure !== undefined) this.#failed(failure)
           return answers

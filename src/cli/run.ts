@@ -1,20 +1,23 @@
 import { hostname } from 'node:os'
-import { connect } from '../connect.ts'
+import { chooseUrl, connect } from '../connect.ts'
 import { checkWhole, ttlMsFrom, waitMsFrom } from '../core/arguments.ts'
-import { type ClaimRequest, Holder } from '../core/claim/holder.ts'
-import { Emitter } from '../core/events.ts'
-import { threadHeartbeat } from '../core/lease/renewer-thread.ts'
-import { CALL_TIMEOUT_MS, MAX_WAIT_MS, STALLED_AFTER_MS, WAITER_TTL_MS } from '../core/limits.ts'
+import type { ClaimRequest } from '../core/claim/holder.ts'
+import type { Driver } from '../core/driver.ts'
+import { threadHeartbeat } from '../core/lease/heartbeat-thread.ts'
+import type { Lease } from '../core/lease/lease.ts'
+import { LeaseUse } from '../core/lease/lease-use.ts'
+import { LEFT_AT } from '../core/lease/renewer.ts'
+import { CALL_TIMEOUT_MS, MAX_WAIT_MS, STALLED_AFTER_MS } from '../core/limits.ts'
 import { checkedLease } from '../core/store-answers.ts'
 import { systemClock } from '../core/time/clock.ts'
-import { systemRandom } from '../core/time/random.ts'
-import { holderText } from '../primitives/lock/result.ts'
+import { holderText } from '../primitives/lock/claims.ts'
+import { holderOn } from '../primitives/on-driver.ts'
 import { type Supervised, superviseCommand } from './command.ts'
 import { exitCodes, signalCode, UsageError } from './exit-codes.ts'
 import { Outage } from './outage.ts'
-import { argumentsOf, closeWithin, FLAG, oneName, TEXT, urlFrom } from './store.ts'
+import { argumentsOf, closeWithin, FLAG, oneName, TEXT } from './store.ts'
 import { say } from './text.ts'
-import { WaitingReport } from './waiting.ts'
+import { reportWaiting } from './waiting.ts'
 
 export const main = async (args: readonly string[]): Promise<number> => (await runUnderLock(parse(args))).code
 
@@ -32,24 +35,19 @@ export async function runUnderLock({
   conflictCode,
   storeTimeoutMs,
 }: LockedRun): Promise<Outcome> {
-  const outage = new Outage({ boundMs: storeTimeoutMs, waitMs: request.waitMs })
+  const outage = new Outage({ boundMs: storeTimeoutMs, waitMs: request.patienceMs })
   const driver = await outage.open(() => connect(url))
-  const events = new Emitter()
-  const holder = new Holder({
-    driver,
+  const holder = holderOn(driver, {
     holderId: `${hostname()}:${process.pid}`,
-    clock: systemClock,
-    random: systemRandom,
-    callTimeoutMs: CALL_TIMEOUT_MS,
-    waiterTtlMs: WAITER_TTL_MS,
-    events,
     // Renewals run in a thread if the driver can be opened there, so that nothing in this thread delays them.
-    ...(driver.reopen !== undefined && {
+    ...(driver.extensions?.reopen !== undefined && {
       thread: threadHeartbeat({ callTimeoutMs: CALL_TIMEOUT_MS, stalledAfterMs: STALLED_AFTER_MS }),
     }),
   })
-  const waiting = new WaitingReport(driver, request.lockName)
-  events.on('waiting', () => waiting.begin())
+  let endReport = (): void => {}
+  holder.events.on('waiting', () => {
+    endReport = reportWaiting(driver, request.lockName)
+  })
   const interrupted = new AbortController()
   const interrupt = (signal: NodeJS.Signals): void => interrupted.abort(signal)
   for (const signal of INTERRUPTS) process.on(signal, interrupt)
@@ -64,23 +62,25 @@ export async function runUnderLock({
   }
   try {
     const signal = AbortSignal.any([interrupted.signal, outage.signal])
-    const result = await holder.acquire({ ...request, signal }).finally(() => waiting.end())
+    const end = await holder.acquire({ ...request, signal }, (ended) => ended).finally(() => endReport())
     outage.end()
-    if (!result.granted) {
-      const seen = result.refusal?.holder
+    if (!(end instanceof LeaseUse)) {
+      const seen = end.refusal.holder
       say(`"${request.lockName}" is held by ${seen === undefined ? 'another client' : holderText(checkedLease(seen))}`)
       return { code: conflictCode, isLost: false }
     }
-    const running = superviseCommand(command, result.lease, request.ttlMs)
+    const running = superviseCommand(command, end, request.ttlMs)
+    // An outage is not reported here: what matters is whether the renewals are answered.
+    warnIfSlow(driver, end, request.ttlMs).catch(() => {})
     isRunning = true
     // Signals now go to the command. The other listener comes first: without any listener, the next signal would end
     // this process and leave the command behind. It stays until the lock has been released after the command.
     for (const signal of INTERRUPTS) process.on(signal, stop).off(signal, interrupt)
     ended = await running
     isRunning = false
-    leftMs = result.lease.remainingSeconds * 1_000
+    leftMs = end.remainingSeconds * 1_000
     // The release may find that the lease had ended since the last heartbeat, by force or because the store lost it.
-    events.on('lost', () => {
+    holder.events.on('lost', () => {
       isLostLate = true
     })
   } catch (error) {
@@ -115,22 +115,30 @@ export interface LockedRun {
   readonly storeTimeoutMs: number
 }
 
+const RUN_OPTIONS = {
+  ttl: TEXT,
+  wait: TEXT,
+  'no-wait': FLAG,
+  shared: FLAG,
+  'min-hold': TEXT,
+  'max-hold': TEXT,
+  'store-timeout': TEXT,
+  'conflict-exit-code': { ...TEXT, short: 'E' },
+} as const
+
 function parse(args: readonly string[]): LockedRun {
   const { own, command } = splitCommand('run', args)
-  const { values, positionals } = argumentsOf(own, {
-    ttl: TEXT,
-    wait: TEXT,
-    'no-wait': FLAG,
-    shared: FLAG,
-    'min-hold': TEXT,
-    'max-hold': TEXT,
-    'store-timeout': TEXT,
-    'conflict-exit-code': { ...TEXT, short: 'E' },
-  })
-  const lockName = oneName('run', positionals)
-  const url = urlFrom(values.url)
+  const { values, positionals } = argumentsOf(own, RUN_OPTIONS)
+  return lockedRun(values, oneName('run', positionals), command)
+}
+
+type RunValues = Partial<Readonly<ReturnType<typeof argumentsOf<typeof RUN_OPTIONS>>['values']>>
+
+/** Checks the options of `run` and of `elect`, which has some of them. */
+export function lockedRun(values: RunValues, lockName: string, command: LockedRun['command']): LockedRun {
+  const url = chooseUrl(values.url)
   if (values['no-wait'] && values.wait !== undefined) throw new UsageError('--wait and --no-wait exclude each other')
-  const ttlMs = ttlMsFrom('--ttl', numberFrom('--ttl', values.ttl ?? '30'))
+  const ttlMs = commandTtlMsFrom(values.ttl ?? '30')
   const waitMs = values.wait === undefined ? MAX_WAIT_MS : waitMsFrom('--wait', numberFrom('--wait', values.wait))
   const { 'min-hold': minHold = '0', 'max-hold': maxHold, 'conflict-exit-code': code } = values
   return {
@@ -142,7 +150,7 @@ function parse(args: readonly string[]): LockedRun {
       lockName,
       mode: values.shared ? 'shared' : 'exclusive',
       ttlMs,
-      waitMs: values['no-wait'] ? 0 : waitMs,
+      patienceMs: values['no-wait'] ? 0 : waitMs,
       heartbeat: true,
       metadata: { command: command[0], pid: process.pid },
       minHoldMs: waitMsFrom('--min-hold', numberFrom('--min-hold', minHold)),
@@ -150,6 +158,33 @@ function parse(args: readonly string[]): LockedRun {
         maxHold === undefined ? Number.POSITIVE_INFINITY : ttlMsFrom('--max-hold', numberFrom('--max-hold', maxHold)),
     },
   }
+}
+
+/** The TTL of a lease under which a command runs. Throws if it is too short for that. */
+function commandTtlMsFrom(text: string): number {
+  const seconds = numberFrom('--ttl', text)
+  if (seconds * 1_000 >= MIN_COMMAND_TTL_MS) return ttlMsFrom('--ttl', seconds)
+  throw new UsageError(
+    `--ttl must be at least ${MIN_COMMAND_TTL_MS / 1_000}, but is ${text}: the command is ended if a renewal takes ` +
+      'more than a sixth of it, and a busy machine may need as long to send one',
+  )
+}
+
+const MIN_COMMAND_TTL_MS = 500
+
+/** Warns if a renewal may take so long that the command is ended, although the store can be reached. */
+async function warnIfSlow(driver: Driver, { lockName, remainingSeconds }: Lease, ttlMs: number): Promise<void> {
+  const mostMs = ttlMs * (LEFT_AT.takeOver - LEFT_AT.terminate)
+  // Most grants are fast, and prove it without another request. A slow one may have had to connect, or to wait.
+  if (ttlMs - remainingSeconds * 1_000 <= mostMs) return
+  const startedMs = systemClock.now().monotonicMs
+  await driver.inspect({ lockName, pageSize: 1 })
+  const tookMs = systemClock.now().monotonicMs - startedMs
+  if (tookMs <= mostMs) return
+  say(
+    `the store took ${Math.round(tookMs)} ms to answer. The command is ended if a renewal takes more than a sixth of ` +
+      `--ttl, which is ${Math.round(mostMs)} ms. Use a longer --ttl`,
+  )
 }
 
 /** Splits the arguments at `--`. Throws a `UsageError` unless a command follows. */

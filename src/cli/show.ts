@@ -1,18 +1,22 @@
-import { chainIdOf, chainIdsOf } from '../core/claim/chain.ts'
+import { chooseUrl } from '../connect.ts'
 import { type Cycle, findCycles, type Snapshot, waitForGraph } from '../core/deadlock/find.ts'
 import { readSnapshot } from '../core/deadlock/snapshot.ts'
 import type { Driver, LeaseRecord } from '../core/driver.ts'
+import { chainIdOf, chainIdsOf } from '../core/lease/chain.ts'
 import type { PageBounds } from '../core/pages.ts'
-import { type BreakRecord, breaksOf, recordPrefix } from '../primitives/lock/break-record.ts'
-import { paintFor } from './colour.ts'
-import { type Shown, shownJson, shownLines, type Wait } from './show-output.ts'
-import { argumentsOf, FLAG, look, oneName, outputWidth, storeClientOf, urlFrom, withDriver } from './store.ts'
+import { type ForcedReleaseRecord, forcedReleasesOf, recordPrefix } from '../primitives/lock/forced-release-record.ts'
+import { inspectStore, storeClientOf } from '../primitives/on-driver.ts'
+import { durationText, isoTime } from './duration.ts'
+import { argumentsOf, FLAG, leaseJson, oneName, outputWidth, type Seen, waiterJson, withDriver } from './store.ts'
+import { tableOf } from './table.ts'
+import { paintFor, printable, printableJson, type Style } from './text.ts'
 
 export function main(args: readonly string[]): Promise<number> {
-  const { url, lockName, json } = parse(args)
-  return withDriver(url, async (driver) => {
+  const { values, positionals } = argumentsOf(args, { json: FLAG })
+  const lockName = oneName('show', positionals)
+  return withDriver(chooseUrl(values.url), async (driver) => {
     const shown = await examine(driver, lockName)
-    process.stdout.write(json ? shownJson(shown) : shownText(shown))
+    process.stdout.write(values.json ? shownJson(shown) : shownText(shown))
     return 0
   })
 }
@@ -24,14 +28,18 @@ function shownText(shown: Shown): string {
 }
 
 /**
- * Reads one lock, and what its holders wait for. Breaks that are known already are not read again: some stores search
- * all names for them.
+ * Reads one lock, and what its holders wait for. Forced releases that are known already are not read again: some stores
+ * search all names for them.
  */
-export async function examine(driver: Driver, lockName: string, known: Known = {}): Promise<Shown> {
-  const [{ leases, waiters, complete }, around, breaks] = await Promise.all([
-    look(driver, { lockName }, known.bounds),
+export async function examine(
+  driver: Driver,
+  lockName: string,
+  known: { bounds?: PageBounds; forcedReleases?: readonly ForcedReleaseRecord[] } = {},
+): Promise<Shown> {
+  const [{ leases, waiters, complete }, around, forcedReleases] = await Promise.all([
+    inspectStore(driver, { lockName }, known.bounds),
     readSnapshot(storeClientOf(driver), [lockName]),
-    known.breaks ?? readBreaks(driver, lockName, known.bounds),
+    known.forcedReleases ?? readForcedReleases(driver, lockName, known.bounds),
   ])
   const deadlock = cycleWith(around, lockName)
   return {
@@ -40,18 +48,17 @@ export async function examine(driver: Driver, lockName: string, known: Known = {
     waiters,
     holdersWaitFor: leases.map((lease) => waitsUnder(lease, around)),
     ...(deadlock && { deadlock }),
-    breaks,
+    forcedReleases,
     complete,
   }
 }
 
-interface Known {
-  readonly bounds?: PageBounds
-  readonly breaks?: readonly BreakRecord[]
-}
-
-const readBreaks = async (driver: Driver, lockName: string, bounds?: PageBounds): Promise<BreakRecord[]> =>
-  breaksOf(lockName, (await look(driver, { prefix: recordPrefix(lockName) }, bounds)).leases)
+const readForcedReleases = async (
+  driver: Driver,
+  lockName: string,
+  bounds?: PageBounds,
+): Promise<ForcedReleaseRecord[]> =>
+  forcedReleasesOf(lockName, (await inspectStore(driver, { prefix: recordPrefix(lockName) }, bounds)).leases)
 
 /** The claims that were made inside the callback of this lease and wait. Their ids begin with its id. */
 function waitsUnder(lease: LeaseRecord, { waiters }: Snapshot): Wait[] {
@@ -66,8 +73,104 @@ function cycleWith(snapshot: Snapshot, lockName: string): Cycle | undefined {
   return cycles.find((cycle) => cycle.some(({ waiter }) => waiter.lockName === lockName))
 }
 
-function parse(args: readonly string[]): { url: string; lockName: string; json: boolean } {
-  const { values, positionals } = argumentsOf(args, { json: FLAG })
-  const lockName = oneName('show', positionals)
-  return { url: urlFrom(values.url), lockName, json: values.json ?? false }
+/** What is known of one lock. */
+export interface Shown extends Seen {
+  readonly lockName: string
+  /** What the holders themselves wait for, in the order of the leases. */
+  readonly holdersWaitFor: readonly (readonly Wait[])[]
+  /** Claims that wait for each other, and of which one has to give up. The lock is part of it. */
+  readonly deadlock?: Cycle
+  /** The last ones first. */
+  readonly forcedReleases: readonly ForcedReleaseRecord[]
+  /** False if the lock has more leases and waiters than were read. */
+  readonly complete: boolean
+}
+
+export interface Wait {
+  readonly lockName: string
+  readonly sinceMs: number
+}
+
+/** For people: the holders, the queue in its order, a deadlock, and earlier forced releases. */
+export function shownLines(
+  { lockName, leases, waiters, holdersWaitFor, deadlock, forcedReleases, complete }: Shown,
+  { nowMs, width }: { nowMs: number; width: number },
+): Line[] {
+  const lines: string[] = []
+  if (leases.length === 0) lines.push('', 'it is free')
+  leases.forEach((lease, at) => {
+    lines.push('', ...holderLines(lease, holdersWaitFor[at] ?? [], nowMs))
+  })
+  if (waiters.length > 0) {
+    const rows = waiters.map(({ holderId, mode, permits, waitingSinceMs }, at) => [
+      `${at + 1}`,
+      printable(holderId),
+      permits > 1 ? `${mode}, ${permits} permits` : mode,
+      durationText(nowMs - waitingSinceMs),
+    ])
+    const columns = [{ title: 'QUEUE' }, { title: 'WAITER', shrinks: true }, { title: 'MODE' }, { title: 'WAITING' }]
+    lines.push('', ...tableOf(columns, rows, width))
+  }
+  if (deadlock !== undefined) {
+    lines.push('', DEADLOCK)
+    for (const { waiter, blocker } of deadlock) {
+      const how = 'fencingToken' in blocker ? 'which is held by' : 'behind'
+      lines.push(printable(`  ${waiter.holderId} waits for ${waiter.lockName}, ${how} ${blocker.holderId}`))
+    }
+  }
+  if (forcedReleases.length > 0) lines.push('', 'force-released before')
+  for (const { by, reason, at, ended } of forcedReleases) {
+    const ago = durationText(nowMs - at.getTime())
+    lines.push(printable(`  ${ago} ago by ${by}: ${reason} (held by ${ended.join(', ')})`))
+  }
+  if (!complete) lines.push('', `only the first ${leases.length + waiters.length} holders and waiters are shown`)
+  return [
+    { text: printable(lockName), style: 'bold' },
+    ...lines.map((text): Line => (text === DEADLOCK ? { text, style: 'red' } : { text })),
+  ]
+}
+
+/** A line of text, and how it is drawn on a terminal. */
+interface Line {
+  readonly text: string
+  readonly style?: Style
+}
+
+const DEADLOCK = 'deadlock: none of these can go on until one gives up'
+
+function holderLines(lease: LeaseRecord, waits: readonly Wait[], nowMs: number): string[] {
+  const { holderId, mode, permits, limit, acquiredAtMs, expiresAtMs, fencingToken, metadata } = lease
+  const share = limit === undefined ? mode : `${permits} of ${limit} permits`
+  const fields: [string, string][] = [['held by', `${holderId} (${share})`]]
+  if (acquiredAtMs > 0) fields.push(['since', `${durationText(nowMs - acquiredAtMs)} (${isoTime(acquiredAtMs)})`])
+  if (expiresAtMs === undefined) fields.push(['ends', 'with its session'])
+  else fields.push(['ends in', `${durationText(expiresAtMs - nowMs)}, unless it is renewed`])
+  if (fencingToken > 0) fields.push(['token', `${fencingToken}`])
+  if (metadata !== undefined) fields.push(['metadata', JSON.stringify(metadata)])
+  for (const { lockName, sinceMs } of waits) {
+    fields.push(['waits for', `${lockName}, for ${durationText(nowMs - sinceMs)}`])
+  }
+  return fields.map(([name, text]) => `${name.padEnd(11)}${printable(text)}`)
+}
+
+/** One object. Times are absolute. */
+function shownJson({ lockName, leases, waiters, holdersWaitFor, deadlock, forcedReleases }: Shown): string {
+  const value = {
+    lockName,
+    leases: leases.map((lease, at) => ({
+      ...leaseJson(lease),
+      lockName: undefined,
+      waitsFor: (holdersWaitFor[at] ?? []).map((wait) => ({ lockName: wait.lockName, since: isoTime(wait.sinceMs) })),
+    })),
+    waiters: waiters.map((waiter) => ({ ...waiterJson(waiter), lockName: undefined })),
+    ...(deadlock && {
+      deadlock: deadlock.map(({ waiter, blocker }) => ({
+        holderId: waiter.holderId,
+        lockName: waiter.lockName,
+        heldBy: blocker.holderId,
+      })),
+    }),
+    forcedReleases,
+  }
+  return `${printableJson(value)}\n`
 }

@@ -1,46 +1,43 @@
+import { hostname, userInfo } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type ParseArgsConfig, parseArgs } from 'node:util'
-import { checkUrl, chooseUrl, connect, namesStore } from '../connect.ts'
-import type { Driver, InspectQuery, LeaseRecord, WaiterRecord } from '../core/driver.ts'
+import { connect, namesStore } from '../connect.ts'
+import { checkLockName } from '../core/arguments.ts'
+import type { Driver, LeaseRecord, WaiterRecord } from '../core/driver.ts'
 import { messageOf } from '../core/foreign-errors.ts'
-import { CALL_TIMEOUT_MS } from '../core/limits.ts'
-import { checkLockName } from '../core/names.ts'
-import { type PageBounds, type ReadPages, readPages } from '../core/pages.ts'
-import { StoreClient } from '../core/store/store-client.ts'
-import { systemClock } from '../core/time/clock.ts'
-import { systemRandom } from '../core/time/random.ts'
-import { UsageError, usageErrorFrom } from './exit-codes.ts'
+import type { ReadPages } from '../core/pages.ts'
+import { UsageError } from './exit-codes.ts'
 import { say } from './text.ts'
-
-/** The store of `--url` or `HOLDFAST_URL`, or the default. Throws `InvalidArgumentError`. */
-export function urlFrom(option: string | undefined): string {
-  const url = chooseUrl(option)
-  checkUrl(url)
-  return url
-}
 
 /** Reads the options of a command, among which is `--url`, and its other arguments. Throws `UsageError`. */
 export function argumentsOf<Options extends NonNullable<ParseArgsConfig['options']>>(
   args: readonly string[],
   options: Options,
-): Arguments<Options & { url: typeof TEXT }> {
+): ReturnType<typeof parseArgs<Parser<Options>>> {
   return parsing(() => parseArgs({ args: [...args], allowPositionals: true, options: { url: TEXT, ...options } }))
 }
 
-type Arguments<Options extends NonNullable<ParseArgsConfig['options']>> = ReturnType<
-  typeof parseArgs<{ args: string[]; allowPositionals: true; options: Options }>
->
+interface Parser<Options> {
+  args: string[]
+  allowPositionals: true
+  options: { url: typeof TEXT } & Options
+}
 
 /** The kinds of options. */
 export const TEXT = { type: 'string' } as const
 export const FLAG = { type: 'boolean' } as const
 
-/** Calls a parser. What `parseArgs` finds wrong becomes a `UsageError`. */
+/**
+ * Calls a parser. What `parseArgs` finds wrong becomes a `UsageError`, without its advice on quoting, which is wrong
+ * where `--` begins a command.
+ */
 export function parsing<Parsed>(parse: () => Parsed): Parsed {
   try {
     return parse()
   } catch (error) {
-    throw error instanceof TypeError ? usageErrorFrom(error) : error
+    if (!(error instanceof TypeError)) throw error
+    const [problem = ''] = messageOf(error).split('To specify')
+    throw new UsageError(problem.replaceAll(/\s+/g, ' ').trim())
   }
 }
 
@@ -87,19 +84,31 @@ export async function closeWithin(ms: number, close: () => Promise<void>): Promi
 }
 
 /** The leases and waiters that the store shows. */
-export interface Seen {
-  readonly leases: readonly LeaseRecord[]
-  readonly waiters: readonly WaiterRecord[]
-}
+export type Seen = Pick<ReadPages, 'leases' | 'waiters'>
 
-/** Reads leases and waiters, page by page, with a deadline for each page. */
-export const look = (driver: Driver, query: InspectQuery, bounds?: PageBounds): Promise<ReadPages> => {
-  const store = storeClientOf(driver)
-  return readPages((page) => store.inspect(page), query, bounds)
-}
+/** A lease as JSON. It is unknown since when another client holds its lock. */
+export const leaseJson = ({ acquiredAtMs, expiresAtMs, ...lease }: LeaseRecord) => ({
+  ...lease,
+  ...(acquiredAtMs > 0 && { acquiredAt: new Date(acquiredAtMs) }),
+  ...(expiresAtMs !== undefined && { expiresAt: new Date(expiresAtMs) }),
+})
 
-export const storeClientOf = (driver: Driver): StoreClient =>
-  new StoreClient(driver, { clock: systemClock, random: systemRandom, callTimeoutMs: CALL_TIMEOUT_MS })
+export const waiterJson = ({ waitingSinceMs, ...waiter }: WaiterRecord) => ({
+  ...waiter,
+  waitingSince: new Date(waitingSinceMs),
+})
 
 /** Where the output is cut: at the width of the terminal, or after 80 columns. */
 export const outputWidth = (): number => process.stdout.columns ?? 80
+
+/** Who runs this command, for records. */
+export const userAtHost = (): string => `${userName()}@${hostname()}`
+
+/** A container may run as a user that has no name. */
+function userName(): string {
+  try {
+    return userInfo().username
+  } catch {
+    return `uid ${process.getuid?.() ?? 'unknown'}`
+  }
+}

@@ -1,4 +1,4 @@
-import { padText, textWidth } from './width.ts'
+import { padText, textWidth } from './text.ts'
 
 /** A column of a table. */
 export interface Column {

@@ -1,18 +1,13 @@
-import type { Paint } from './colour.ts'
 import { durationText } from './duration.ts'
-import { shownLines } from './show-output.ts'
+import { shownLines } from './show.ts'
 import { type Column, tableOf } from './table.ts'
-import { printable } from './text.ts'
+import { cutText, type Paint, padText, printable, textWidth, wrapText } from './text.ts'
 import type { LockRow, Rate } from './top-locks.ts'
 import type { Page, TopSorting, TopState } from './top-state.ts'
-import { cutText, padText, textWidth, wrapText } from './width.ts'
 
-export interface FrameSize {
+export interface FrameOptions {
   readonly columns: number
   readonly rows: number
-}
-
-export interface FrameOptions extends FrameSize {
   readonly nowMs: number
   readonly paint: Paint
 }

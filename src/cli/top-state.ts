@@ -1,5 +1,6 @@
-import type { Key } from './keys.ts'
-import type { Shown } from './show-output.ts'
+import type { Key } from './screen.ts'
+import type { Shown } from './show.ts'
+import { compareTexts } from './text.ts'
 import type { LockRow, Rate } from './top-locks.ts'
 
 /** Everything that `top` shows. Keys and looks at the store make another state of it. */
@@ -147,7 +148,7 @@ function arrange(state: TopState): TopState {
 
 type Order = (a: LockRow, b: LockRow) => number
 
-const byName: Order = (a, b) => (a.lockName < b.lockName ? -1 : a.lockName > b.lockName ? 1 : 0)
+const byName: Order = (a, b) => compareTexts(a.lockName, b.lockName)
 /** The earliest first. What is unknown comes last. */
 const byTime = (a = Number.MAX_VALUE, b = Number.MAX_VALUE): number => a - b
 

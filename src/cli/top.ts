@@ -1,17 +1,18 @@
+import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { connect } from '../connect.ts'
+import { chooseUrl, connect } from '../connect.ts'
 import type { Driver } from '../core/driver.ts'
 import { HoldfastError, isOutage } from '../core/errors.ts'
 import { messageOf } from '../core/foreign-errors.ts'
 import { redactedUrl, withoutSecrets } from '../core/secrets.ts'
-import { isBookkeeping } from '../primitives/lock/bookkeeping.ts'
-import { paintFor } from './colour.ts'
+import { isBookkeeping } from '../primitives/lock/forced-release-record.ts'
+import { inspectStore } from '../primitives/on-driver.ts'
 import { durationMsFrom } from './duration.ts'
 import { signalCode, UsageError } from './exit-codes.ts'
 import { openScreen } from './screen.ts'
 import { examine } from './show.ts'
-import { argumentsOf, closeWithin, FLAG, look, onePrefix, TEXT, urlFrom } from './store.ts'
-import { say } from './text.ts'
+import { argumentsOf, closeWithin, FLAG, onePrefix, TEXT } from './store.ts'
+import { paintFor, say } from './text.ts'
 import { type FrameOptions, frameOf, pageOf } from './top-frame.ts'
 import { NO_HISTORY, observed, rateOf, rowsFrom } from './top-locks.ts'
 import { firstState, press, TOP_SORTINGS, type TopSorting, withDetail, withOutage, withRows } from './top-state.ts'
@@ -23,11 +24,11 @@ export async function main(args: readonly string[]): Promise<number> {
   if (!stdin.isTTY || !stdout.isTTY || process.env['TERM'] === 'dumb') {
     throw new UsageError('top needs a terminal. Where there is none, use holdfast ls')
   }
-  const warnings = collectWarnings()
+  const printWarnings = collectWarnings()
   try {
     return await show(options)
   } finally {
-    warnings.print()
+    printWarnings()
   }
 }
 
@@ -60,12 +61,12 @@ async function show({ url, prefix, sort, everyMs, all }: Options): Promise<numbe
     state = { ...state, place: driver.place ?? state.place }
     const { detail, view } = state
     if (view === 'detail' && detail !== undefined) {
-      const known = detail.shown === undefined ? {} : { breaks: detail.shown.breaks }
+      const known = detail.shown === undefined ? {} : { forcedReleases: detail.shown.forcedReleases }
       const shown = await examine(driver, detail.lockName, { ...known, bounds: BOUNDS })
       state = withDetail(state, shown)
       return
     }
-    const { leases, waiters, complete } = await look(driver, { prefix, pageSize: PAGE_SIZE }, BOUNDS)
+    const { leases, waiters, complete } = await inspectStore(driver, { prefix, pageSize: PAGE_SIZE }, BOUNDS)
     const seen = { leases: all ? leases : leases.filter((lease) => !isBookkeeping(lease)), waiters }
     history = observed(history, seen, performance.now())
     state = withRows(state, { rows: rowsFrom(seen, history), handOffs: rateOf(history), isComplete: complete })
@@ -95,7 +96,7 @@ async function show({ url, prefix, sort, everyMs, all }: Options): Promise<numbe
   // The times on the screen go on while the store is slow or does not answer.
   const clock = setInterval(draw, CLOCK_MS)
   try {
-    await Promise.race([watch(), aborted(ended.signal)])
+    await Promise.race([watch(), once(ended.signal, 'abort')])
     // Only the screen ends it, with an exit code.
     return ended.signal.reason as number
   } finally {
@@ -105,18 +106,13 @@ async function show({ url, prefix, sort, everyMs, all }: Options): Promise<numbe
   }
 }
 
-const aborted = (signal: AbortSignal): Promise<void> =>
-  new Promise((resolve) => {
-    signal.addEventListener('abort', () => resolve(), { once: true })
-  })
-
 /** Keeps warnings, such as those of a driver, until the terminal is given back. */
-function collectWarnings(): { print(): void } {
+function collectWarnings(): () => void {
   const messages = new Set<string>()
   process.removeAllListeners('warning').on('warning', ({ message }) => {
     if (messages.size < MAX_WARNINGS) messages.add(message)
   })
-  return { print: () => messages.forEach(say) }
+  return () => messages.forEach(say)
 }
 
 const MAX_WARNINGS = 20
@@ -133,21 +129,15 @@ const CLOCK_MS = 1_000
 /** How long it waits for a store that does not answer when it quits. */
 const CLOSE_MS = 500
 
-interface Options {
-  readonly url: string
-  readonly prefix: string
-  readonly sort: TopSorting
-  readonly everyMs: number
-  readonly all: boolean
-}
+type Options = ReturnType<typeof parse>
 
-function parse(args: readonly string[]): Options {
+function parse(args: readonly string[]) {
   const { values, positionals } = argumentsOf(args, { sort: TEXT, every: TEXT, all: FLAG })
   const { sort = 'waiters', every = '1s', all = false } = values
   const everyMs = durationMsFrom('--every', every)
   if (everyMs < MIN_EVERY_MS)
     throw new UsageError(`--every must be at least ${MIN_EVERY_MS / 1_000}s, but is "${every}"`)
-  return { url: urlFrom(values.url), prefix: onePrefix('top', positionals), sort: sortingFrom(sort), everyMs, all }
+  return { url: chooseUrl(values.url), prefix: onePrefix('top', positionals), sort: sortingFrom(sort), everyMs, all }
 }
 
 function sortingFrom(text: string): TopSorting {

@@ -1,19 +1,23 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Driver, LeaseRecord } from '../core/driver.ts'
-import { holderText } from '../primitives/lock/result.ts'
+import { chooseUrl } from '../connect.ts'
+import { holderText } from '../primitives/lock/claims.ts'
+import { inspectStore } from '../primitives/on-driver.ts'
 import { durationMsFrom } from './duration.ts'
 import { exitCodes } from './exit-codes.ts'
-import { argumentsOf, look, oneName, TEXT, urlFrom, withDriver } from './store.ts'
+import { argumentsOf, oneName, TEXT, withDriver } from './store.ts'
 import { say } from './text.ts'
 
 /** Waits until the lock is free. It takes no place in the queue, and does not keep the lock free. */
 export function main(args: readonly string[]): Promise<number> {
-  const { url, lockName, timeoutMs } = parse(args)
+  const { values, positionals } = argumentsOf(args, { timeout: TEXT })
+  const lockName = oneName('wait', positionals)
+  const { timeout } = values
+  const timeoutMs = timeout === undefined ? Number.POSITIVE_INFINITY : durationMsFrom('--timeout', timeout)
   const untilMs = performance.now() + timeoutMs
-  return withDriver(url, async (driver) => {
+  return withDriver(chooseUrl(values.url), async (driver) => {
     let reported: string | undefined
     for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(pauseMs * 2, MAX_PAUSE_MS)) {
-      const [holder] = await holdersOf(driver, lockName)
+      const [holder] = (await inspectStore(driver, { lockName })).leases
       if (holder === undefined) return 0
       // Once for each holder: a script's log must not fill up.
       if (holder.claimId !== reported) say(`"${lockName}" is held by ${holderText(holder)}`)
@@ -25,16 +29,5 @@ export function main(args: readonly string[]): Promise<number> {
   })
 }
 
-const holdersOf = async (driver: Driver, lockName: string): Promise<readonly LeaseRecord[]> =>
-  (await look(driver, { lockName })).leases
-
 const FIRST_PAUSE_MS = 50
 const MAX_PAUSE_MS = 1_000
-
-function parse(args: readonly string[]): { url: string; lockName: string; timeoutMs: number } {
-  const { values, positionals } = argumentsOf(args, { timeout: TEXT })
-  const lockName = oneName('wait', positionals)
-  const { timeout } = values
-  const timeoutMs = timeout === undefined ? Number.POSITIVE_INFINITY : durationMsFrom('--timeout', timeout)
-  return { url: urlFrom(values.url), lockName, timeoutMs }
-}

@@ -1,7 +1,7 @@
 import { HoldfastError } from '../core/errors.ts'
 import { withoutSecrets } from '../core/secrets.ts'
 import { systemClock } from '../core/time/clock.ts'
-import { breakRequestFrom, forceRelease } from './forced-release.ts'
+import { forceRelease, forceReleaseRequestFrom } from './forced-release.ts'
 import { checkDashboardOptions, type DashboardOptions } from './options.ts'
 import { Poller } from './poller.ts'
 import { admit, isRefused, type Viewer } from './request-checks.ts'
@@ -49,8 +49,8 @@ export function createDashboard(options: DashboardOptions): Dashboard {
     const viewer = await admit(request, { hosts, authorize })
     if (isRefused(viewer)) return sentence(viewer.reason, viewer.status)
     const { pathname, searchParams } = new URL(request.url)
-    const [, call] = /\/api\/(\w+)$/.exec(pathname) ?? []
-    if (request.method === 'POST') return call === 'break' ? act(request, viewer) : notFound()
+    const [, call] = /\/api\/([\w-]+)$/.exec(pathname) ?? []
+    if (request.method === 'POST') return call === 'force-release' ? act(request, viewer) : notFound()
     if (request.method !== 'GET') return sentence('Only GET and POST are understood.', 405, { allow: 'GET, POST' })
     if (call === undefined) return asset(pathname) ?? page(pathname)
     if (call === 'stream') return stream(viewer)
@@ -79,7 +79,7 @@ export function createDashboard(options: DashboardOptions): Dashboard {
 
   async function act(request: Request, { user = 'dashboard' }: Viewer): Promise<Response> {
     if (!allowActions) return json({ error: 'This dashboard is read-only.' }, 403)
-    const wanted = await breakRequestFrom(request)
+    const wanted = await forceReleaseRequestFrom(request)
     if (typeof wanted === 'string') return json({ error: wanted }, 400)
     const store = stores[wanted.store]
     if (store === undefined) return notFound()

@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto'
-import { chainIdOf, chainIdsOf } from '../core/claim/chain.ts'
 import type { Cycle } from '../core/deadlock/find.ts'
 import type { LeaseRecord, WaiterRecord } from '../core/driver.ts'
-import { recordPrefix } from '../primitives/lock/break-record.ts'
+import { chainIdOf, chainIdsOf } from '../core/lease/chain.ts'
+import { recordPrefix } from '../primitives/lock/forced-release-record.ts'
 import type { History } from './history.ts'
 import type { StoreView } from './lock-view.ts'
 import type { CycleStep, LeaseDetail, LockDetail, WaiterDetail } from './wire.ts'
@@ -12,12 +12,14 @@ import type { CycleStep, LeaseDetail, LockDetail, WaiterDetail } from './wire.ts
  */
 export function detailOf(name: string, view: StoreView, history: History): LockDetail {
   const { leases = [], waiters = [] } = view.locks.get(name) ?? {}
-  const breaks = (view.breaks.get(recordPrefix(name)) ?? []).map(({ atMs, record: { by, reason, ended } }) => ({
-    by,
-    reason,
-    at: atMs,
-    ended,
-  }))
+  const forcedReleases = (view.forcedReleases.get(recordPrefix(name)) ?? []).map(
+    ({ atMs, record: { by, reason, ended } }) => ({
+      by,
+      reason,
+      at: atMs,
+      ended,
+    }),
+  )
   const cycle = view.cycles.find((each) => each.some(({ waiter }) => waiter.lockName === name)) ?? []
   return {
     name,
@@ -28,7 +30,7 @@ export function detailOf(name: string, view: StoreView, history: History): LockD
     spans: history.of(name),
     gaps: history.gaps(),
     watchedSince: history.watchedSinceMs,
-    breaks: breaks.sort((a, b) => b.at - a.at),
+    forcedReleases: forcedReleases.sort((a, b) => b.at - a.at),
     cycle: stepsOf(cycle),
   }
 }

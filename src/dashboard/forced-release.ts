@@ -6,12 +6,12 @@ import { withoutSecrets } from '../core/secrets.ts'
 import { markOf } from './detail.ts'
 import { json } from './responses.ts'
 import type { WatchedStore } from './watched-store.ts'
-import type { BreakRequest } from './wire.ts'
+import type { ForceReleaseRequest } from './wire.ts'
 
 /**
  * Ends the leases that the viewer has confirmed, and no others: if the lock has other holders by now, nothing happens.
  */
-export async function forceRelease(store: WatchedStore, request: BreakRequest, user: string): Promise<Response> {
+export async function forceRelease(store: WatchedStore, request: ForceReleaseRequest, user: string): Promise<Response> {
   const { name: lockName, tokens, marks, reason } = request
   try {
     const leases = await store.leasesOf(lockName)
@@ -20,7 +20,7 @@ export async function forceRelease(store: WatchedStore, request: BreakRequest, u
     const isConfirmed = (lease: LeaseRecord): boolean => confirmed.has(lease.fencingToken || markOf(lease))
     if (!leases.every(isConfirmed)) return json({ error: CHANGED }, 409)
     const by = user.slice(0, MAX_HOLDER_ID_LENGTH)
-    const ended = await store.breakLock({ lockName, leases, by, reason })
+    const ended = await store.forceReleaseWithRecord({ lockName, leases, by, reason })
     return ended > 0 ? json({ ended }) : json({ error: CHANGED }, 409)
   } catch (error) {
     if (!(error instanceof HoldfastError)) throw error
@@ -29,7 +29,7 @@ export async function forceRelease(store: WatchedStore, request: BreakRequest, u
 }
 
 /** The request, or what is wrong with it. */
-export async function breakRequestFrom(request: Request): Promise<BreakRequest | string> {
+export async function forceReleaseRequestFrom(request: Request): Promise<ForceReleaseRequest | string> {
   const { headers } = request
   if (!/^application\/json\b/i.test(headers.get('content-type') ?? '')) return 'The request must be JSON.'
   if (Number(headers.get('content-length') ?? 0) > MAX_BODY_BYTES) return 'The request is too long.'
@@ -41,7 +41,7 @@ export async function breakRequestFrom(request: Request): Promise<BreakRequest |
   } catch {
     return 'The request must be JSON.'
   }
-  const { store, name, tokens, marks = [], reason } = (body ?? {}) as Partial<BreakRequest>
+  const { store, name, tokens, marks = [], reason } = (body ?? {}) as Partial<ForceReleaseRequest>
   if (typeof store !== 'number' || typeof name !== 'string') return 'The request must name a store and a lock.'
   if (!Array.isArray(tokens) || !tokens.every(Number.isSafeInteger)) return 'The request must have the tokens.'
   if (!Array.isArray(marks)) return 'The marks must be a list.'

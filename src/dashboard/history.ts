@@ -1,7 +1,7 @@
 import type { LeaseRecord, WaiterRecord } from '../core/driver.ts'
 import { CALL_TIMEOUT_MS, FORCE_TIMEOUT_MS } from '../core/limits.ts'
-import { recordPrefix } from '../primitives/lock/break-record.ts'
-import type { LockView, SeenBreak, StoreView } from './lock-view.ts'
+import { recordPrefix } from '../primitives/lock/forced-release-record.ts'
+import type { LockView, SeenForcedRelease, StoreView } from './lock-view.ts'
 import { HISTORY_MS, type Span, type SpanEnd } from './wire.ts'
 
 /** What happened between two readings. */
@@ -9,7 +9,7 @@ export interface Happened {
   granted: number
   released: number
   expired: number
-  broken: number
+  forceReleased: number
 }
 
 type OpenSpan = { -readonly [Name in keyof Span]: Span[Name] } & {
@@ -23,8 +23,8 @@ type OpenSpan = { -readonly [Name in keyof Span]: Span[Name] } & {
 
 /**
  * Who held which lock when, for one hour. It is derived from readings: a lease that began and ended between two of them
- * is not seen. How a lease ended follows from its last known end, the lease that follows it, and the record of a break.
- * Where these leave it open, the end is unknown.
+ * is not seen. How a lease ended follows from its last known end, the lease that follows it, and the record of a
+ * forced release. Where these leave it open, the end is unknown.
  * Everything that decides is on the store's clock.
  */
 export class History {
@@ -54,7 +54,7 @@ export class History {
   /** Adds a reading. `gapMs`: after a longer pause, what happened in it is unknown. */
   record(view: StoreView, gapMs: number): Happened {
     const { nowMs } = view.reading
-    const happened = { granted: 0, released: 0, expired: 0, broken: 0 }
+    const happened = { granted: 0, released: 0, expired: 0, forceReleased: 0 }
     const gapFrom = this.#lastMs !== undefined && nowMs - this.#lastMs > gapMs ? this.#lastMs : undefined
     if (gapFrom !== undefined) this.#gaps.push([gapFrom, nowMs])
     // What began before the first reading, or in a gap, has not begun now.
@@ -67,10 +67,11 @@ export class History {
     for (const [key, { name, span }] of this.#open) {
       if (span.round === this.#round) continue
       this.#open.delete(key)
-      if (gapFrom === undefined) this.#end(span, view.locks.get(name), breaksOf(view, name), nowMs)
+      if (gapFrom === undefined) this.#end(span, view.locks.get(name), forcedReleasesOf(view, name), nowMs)
       else Object.assign(span, { to: gapFrom, end: 'unknown' })
       const { end } = span
-      if (end === 'expired' || end === 'broken') happened[end] += 1
+      if (end === 'expired') happened.expired += 1
+      else if (end === 'force-released') happened.forceReleased += 1
       else if (end !== 'unknown') happened.released += 1
     }
     this.#waiting = new Map(view.reading.waiters.map((waiter) => [keyOf(waiter), waiter.waitingSinceMs]))
@@ -128,13 +129,13 @@ export class History {
     return span
   }
 
-  #end(span: OpenSpan, lock: LockView | undefined, breaks: readonly SeenBreak[], nowMs: number): void {
-    // A lease that was still there long after the record was not ended by that break.
-    const sinceMs = Math.max(span.from, span.seenMs - BREAK_TAKES_MS)
-    const broken = breaks.find(({ token, atMs }) => token >= span.token && atMs >= sinceMs)
-    if (broken !== undefined) {
-      const { by, reason } = broken.record
-      Object.assign(span, { end: 'broken', to: Math.min(broken.atMs, nowMs), by, reason })
+  #end(span: OpenSpan, lock: LockView | undefined, forcedReleases: readonly SeenForcedRelease[], nowMs: number): void {
+    // A lease that was still there long after the record was not ended by that forced release.
+    const sinceMs = Math.max(span.from, span.seenMs - FORCED_RELEASE_TAKES_MS)
+    const forced = forcedReleases.find(({ token, atMs }) => token >= span.token && atMs >= sinceMs)
+    if (forced !== undefined) {
+      const { by, reason } = forced.record
+      Object.assign(span, { end: 'force-released', to: Math.min(forced.atMs, nowMs), by, reason })
       return
     }
     const next = lock?.leases
@@ -145,7 +146,7 @@ export class History {
       )
     const forcedBy = next?.metadata?.['forcedBy']
     if (typeof forcedBy === 'string') {
-      Object.assign(span, { end: 'broken', to: next?.acquiredAtMs ?? nowMs, by: forcedBy })
+      Object.assign(span, { end: 'force-released', to: next?.acquiredAtMs ?? nowMs, by: forcedBy })
       return
     }
     const endedMs = Math.max(span.from, next === undefined ? nowMs : next.acquiredAtMs)
@@ -187,7 +188,8 @@ export class History {
   }
 }
 
-const breaksOf = ({ breaks }: StoreView, name: string): readonly SeenBreak[] => breaks.get(recordPrefix(name)) ?? []
+const forcedReleasesOf = ({ forcedReleases }: StoreView, name: string): readonly SeenForcedRelease[] =>
+  forcedReleases.get(recordPrefix(name)) ?? []
 
 const keyOf = ({ lockName, claimId }: LeaseRecord | WaiterRecord): string => `${lockName}\0${claimId}`
 
@@ -206,5 +208,5 @@ const MAX_SPANS_OF_LOCK = 500
 const PRUNE_EVERY_MS = 60_000
 /** How far our idea of the store's clock may be off. A release this shortly before the end counts as an expiry. */
 const CLOCK_ERROR_MS = 50
-/** How long after its record a break may take. */
-const BREAK_TAKES_MS = CALL_TIMEOUT_MS + FORCE_TIMEOUT_MS
+/** How long after its record a forced release may take. */
+const FORCED_RELEASE_TAKES_MS = CALL_TIMEOUT_MS + FORCE_TIMEOUT_MS

@@ -1,8 +1,7 @@
-import { chainIdsOf } from '../core/claim/chain.ts'
 import { type Cycle, findCycles, waitForGraph } from '../core/deadlock/find.ts'
 import type { LeaseRecord, WaiterRecord } from '../core/driver.ts'
-import { isBookkeeping } from '../primitives/lock/bookkeeping.ts'
-import { type BreakRecord, readBreakRecord } from '../primitives/lock/break-record.ts'
+import { chainIdsOf } from '../core/lease/chain.ts'
+import { type ForcedReleaseRecord, isBookkeeping, readForcedRelease } from '../primitives/lock/forced-release-record.ts'
 
 /** Everything that was read from a store at one time. */
 export interface Reading {
@@ -25,23 +24,23 @@ export interface StoreView {
   readonly reading: Reading
   readonly locks: ReadonlyMap<string, LockView>
   /** By the name of the record without its token: see `recordPrefix`. */
-  readonly breaks: ReadonlyMap<string, readonly SeenBreak[]>
+  readonly forcedReleases: ReadonlyMap<string, readonly SeenForcedRelease[]>
   readonly cycles: readonly Cycle[]
   /** The names of the locks in the cycles. */
   readonly deadlocked: ReadonlySet<string>
 }
 
-export interface SeenBreak {
+export interface SeenForcedRelease {
   /** The largest token that was ended. */
   readonly token: number
   /** On the store's clock. `record.at` is on the clock of the process that did it. */
   readonly atMs: number
-  readonly record: BreakRecord
+  readonly record: ForcedReleaseRecord
 }
 
 export function viewOf(reading: Reading): StoreView {
   const locks = new Map<string, LockView>()
-  const breaks = new Map<string, SeenBreak[]>()
+  const forcedReleases = new Map<string, SeenForcedRelease[]>()
   const lockNamed = (name: string): LockView => {
     const known = locks.get(name)
     if (known !== undefined) return known
@@ -50,21 +49,25 @@ export function viewOf(reading: Reading): StoreView {
     return view
   }
   for (const lease of reading.leases) {
-    const record = readBreakRecord(lease)
-    if (record !== undefined) addBreak(breaks, lease, record)
+    const record = readForcedRelease(lease)
+    if (record !== undefined) addForcedRelease(forcedReleases, lease, record)
     else if (!isBookkeeping(lease)) lockNamed(lease.lockName).leases.push(lease)
   }
   for (const waiter of reading.waiters) lockNamed(waiter.lockName).waiters.push(waiter)
   const cycles = cyclesIn(reading)
   const deadlocked = new Set(cycles.flatMap((cycle) => cycle.map(({ waiter }) => waiter.lockName)))
-  return { reading, locks, breaks, cycles, deadlocked }
+  return { reading, locks, forcedReleases, cycles, deadlocked }
 }
 
-function addBreak(breaks: Map<string, SeenBreak[]>, lease: LeaseRecord, record: BreakRecord): void {
+function addForcedRelease(
+  forcedReleases: Map<string, SeenForcedRelease[]>,
+  lease: LeaseRecord,
+  record: ForcedReleaseRecord,
+): void {
   const [, prefix = '', digits = ''] = /^(.*:)(\d+)$/s.exec(lease.lockName) ?? []
   const seen = { token: Number(digits), atMs: lease.acquiredAtMs, record }
-  const known = breaks.get(prefix)
-  if (known === undefined) breaks.set(prefix, [seen])
+  const known = forcedReleases.get(prefix)
+  if (known === undefined) forcedReleases.set(prefix, [seen])
   else known.push(seen)
 }
 

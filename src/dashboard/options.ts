@@ -1,9 +1,9 @@
+import { storeOpener } from '../connect.ts'
 import { checkFunction } from '../core/arguments.ts'
 import type { Driver } from '../core/driver.ts'
 import { InvalidArgumentError } from '../core/errors.ts'
 import { checkObject, checkOptions, isArray, optionNames } from '../core/options.ts'
 import { redactedUrl } from '../core/secrets.ts'
-import { everything } from '../primitives/everything.ts'
 import type { StoreSource } from './watched-store.ts'
 
 export interface DashboardOptions {
@@ -115,7 +115,7 @@ function checkStore(store: DashboardStore, index: number): StoreSource {
   if ((url === undefined) === (driver === undefined)) {
     throw new InvalidArgumentError(argument, redactedUrl(url), 'either a url or a driver')
   }
-  if (url !== undefined) everything.checkUrl(url)
+  if (url !== undefined) storeOpener.checkUrl(url)
   if (name !== undefined && (typeof name !== 'string' || name === '' || name.length > MAX_STORE_NAME)) {
     throw new InvalidArgumentError(`${argument}.name`, name, `1 to ${MAX_STORE_NAME} characters`)
   }

@@ -1,14 +1,14 @@
-import type { Driver, RateAnswer, RateRecord } from '../core/driver.ts'
+import type { RateRecord } from '../core/driver.ts'
 import type { StoreClient } from '../core/store/store-client.ts'
 import type { RateDetail, RateList } from './wire.ts'
 
 /** The limits in use, with their levels. Nothing is taken: a cost of 0 only looks. */
-export async function readRates(driver: Driver, client: StoreClient): Promise<RateList> {
+export async function readRates(client: StoreClient): Promise<RateList> {
   const records: RateRecord[] = []
   let after: string | undefined
   let pages = 0
   do {
-    const page = await driver.inspectRates?.({ pageSize: MAX_RATES, ...(after !== undefined && { after }) })
+    const page = await client.inspectRates({ pageSize: MAX_RATES, ...(after !== undefined && { after }) })
     records.push(...(page?.rates ?? []))
     after = page?.next
     pages += 1
@@ -22,9 +22,7 @@ export async function readRates(driver: Driver, client: StoreClient): Promise<Ra
 }
 
 async function levelOf(client: StoreClient, { name, limit }: RateRecord): Promise<RateDetail> {
-  const answer = await new Promise<RateAnswer>((answered, failed) =>
-    client.consume({ name, cost: 0, limits: [limit] }, { answered, failed }),
-  )
+  const answer = await client.consume({ name, cost: 0, limits: [limit] })
   return { name, ...limit, usedMs: answer.usedMs[0] ?? 0, blockedMs: answer.blockedMs ?? 0 }
 }
 

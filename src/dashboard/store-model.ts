@@ -1,11 +1,19 @@
 import type { LeaseRecord } from '../core/driver.ts'
 import { detailOf } from './detail.ts'
-import { Figures } from './figures.ts'
-import { History } from './history.ts'
+import { type Happened, History } from './history.ts'
 import { type Reading, type StoreView, viewOf } from './lock-view.ts'
 import { changeOf, rowOf } from './rows.ts'
 import { waitGraphOf } from './wait-graph.ts'
-import type { LockDetail, Row, Step, StoreInfo, WaitGraph } from './wire.ts'
+import {
+  BUCKET_MS,
+  type Bucket,
+  HISTORY_MS,
+  type LockDetail,
+  type Row,
+  type Step,
+  type StoreInfo,
+  type WaitGraph,
+} from './wire.ts'
 
 /** What is known of one store: the last reading, what changed with it, and one hour of history. */
 export class StoreModel {
@@ -120,3 +128,36 @@ export interface StoreModelParts {
 }
 
 const NOTHING: Reading = { leases: [], waiters: [], complete: true, nowMs: 0 }
+
+/** One hour of figures of one store, in buckets of five seconds. */
+class Figures {
+  readonly #buckets: Bucket[] = []
+
+  all(): readonly Bucket[] {
+    return this.#buckets
+  }
+
+  get last(): Bucket | undefined {
+    return this.#buckets.at(-1)
+  }
+
+  add(nowMs: number, held: number, waiting: number, { granted, released, expired, forceReleased }: Happened): void {
+    const at = Math.floor(nowMs / BUCKET_MS) * BUCKET_MS
+    const last = this.#buckets.at(-1)
+    const isSame = last !== undefined && last[0] >= at
+    const before: Bucket = isSame ? last : [at, 0, 0, 0, 0, 0, 0]
+    const [from, , , grantedBefore, releasedBefore, expiredBefore, forceReleasedBefore] = before
+    const bucket: Bucket = [
+      from,
+      held,
+      waiting,
+      grantedBefore + granted,
+      releasedBefore + released,
+      expiredBefore + expired,
+      forceReleasedBefore + forceReleased,
+    ]
+    if (isSame) this.#buckets[this.#buckets.length - 1] = bucket
+    else this.#buckets.push(bucket)
+    while (this.#buckets[0] !== undefined && this.#buckets[0][0] < at - HISTORY_MS) this.#buckets.shift()
+  }
+}

@@ -1,5 +1,5 @@
-import { chainIdOf, chainIdsOf } from '../core/claim/chain.ts'
 import type { LeaseRecord, WaiterRecord } from '../core/driver.ts'
+import { chainIdOf, chainIdsOf } from '../core/lease/chain.ts'
 import { stepsOf } from './detail.ts'
 import type { LockView, StoreView } from './lock-view.ts'
 import type { GraphEdge, GraphNode, WaitGraph } from './wire.ts'

@@ -1,3 +1,4 @@
+import { storeOpener } from '../connect.ts'
 import type { Driver, LeaseRecord } from '../core/driver.ts'
 import { CALL_TIMEOUT_MS } from '../core/limits.ts'
 import { readPages } from '../core/pages.ts'
@@ -5,8 +6,7 @@ import { redactedUrl, withoutSecrets } from '../core/secrets.ts'
 import { StoreClient } from '../core/store/store-client.ts'
 import type { Clock } from '../core/time/clock.ts'
 import { systemRandom } from '../core/time/random.ts'
-import { everything } from '../primitives/everything.ts'
-import { breakLock } from '../primitives/lock/break-lock.ts'
+import { forceReleaseWithRecord } from '../primitives/lock/force-release.ts'
 import type { Reading } from './lock-view.ts'
 import { readRates } from './rates.ts'
 import { StoreClock } from './store-clock.ts'
@@ -35,8 +35,12 @@ export class WatchedStore {
     const { queue, metadata, limit, rate, force, expiry } = driver.capabilities
     // A session store has no queue of its own, but shows who waits.
     const waiters = queue || expiry === 'session'
-    const rates = driver.inspectRates !== undefined ? 'listed' : rate ? 'unlisted' : 'no'
-    return { name, driver: driver.name, can: { waiters, metadata, semaphores: limit, rates, force, expiry } }
+    const rates = driver.extensions?.inspectRates !== undefined ? 'listed' : rate ? 'unlisted' : 'no'
+    return {
+      name,
+      driver: driver.name,
+      can: { waiters, metadata, semaphores: limit, rates, force: force !== false, expiry },
+    }
   }
 
   get nowMs(): number {
@@ -56,7 +60,7 @@ export class WatchedStore {
   rates(): Promise<RateList> {
     const nowMs = (): number => this.#clock.now().monotonicMs
     if (this.#rates === undefined || nowMs() - this.#rates.readMs > RATES_EVERY_MS) {
-      const list = this.#open().then(({ driver, client }) => readRates(driver, client))
+      const list = this.#open().then(({ client }) => readRates(client))
       // Until it has ended, all that ask wait for it: a slow store is not asked by each of them.
       const rates = { readMs: Number.POSITIVE_INFINITY, list }
       const ended = (): void => {
@@ -74,10 +78,10 @@ export class WatchedStore {
   }
 
   /** How many leases were ended: none if the lock has a newer one. */
-  async breakLock({ lockName, leases, by, reason }: ForcedRelease): Promise<number> {
+  async forceReleaseWithRecord({ lockName, leases, by, reason }: ForcedRelease): Promise<number> {
     const { driver } = await this.#open()
     const record = { by, reason, at: new Date(this.#clock.now().wallMs), ended: leases.map(({ holderId }) => holderId) }
-    return breakLock(driver, { lockName, leases, record })
+    return forceReleaseWithRecord(driver, { lockName, leases, record })
   }
 
   async close(): Promise<void> {
@@ -95,7 +99,7 @@ export class WatchedStore {
   }
 
   async #connect(): Promise<Opened> {
-    const { driver = await everything.connect(this.#source.url as string) } = this.#source
+    const { driver = await storeOpener.connect(this.#source.url as string) } = this.#source
     const options = { clock: this.#clock, random: systemRandom, callTimeoutMs: CALL_TIMEOUT_MS }
     const opened = { driver, client: new StoreClient(driver, options) }
     if (!this.#closed) this.#opened = opened

@@ -97,7 +97,7 @@ export type Bucket = readonly [
   granted: number,
   released: number,
   expired: number,
-  broken: number,
+  forceReleased: number,
 ]
 export const BUCKET_MS = 5_000
 export const HISTORY_MS = 3_600_000
@@ -114,7 +114,7 @@ export interface LockDetail {
   /** When the store was not watched. What happened then is unknown. */
   readonly gaps: readonly (readonly [from: number, to: number])[]
   readonly watchedSince: number
-  readonly breaks: readonly BreakDetail[]
+  readonly forcedReleases: readonly ForcedReleaseDetail[]
   /** Claims that wait for each other, this lock among them. */
   readonly cycle: readonly CycleStep[]
 }
@@ -158,9 +158,9 @@ export interface Span {
 }
 
 /** `passed`: released, and the next waiter got it. `unknown`: it was not watched, or a release looks like a loss. */
-export type SpanEnd = 'released' | 'passed' | 'expired' | 'broken' | 'unknown'
+export type SpanEnd = 'released' | 'passed' | 'expired' | 'force-released' | 'unknown'
 
-export interface BreakDetail {
+export interface ForcedReleaseDetail {
   readonly by: string
   readonly reason: string
   readonly at: number
@@ -215,7 +215,7 @@ export interface RateDetail {
 }
 
 /** Ends the leases with these tokens or marks, and no newer one. */
-export interface BreakRequest {
+export interface ForceReleaseRequest {
   readonly store: number
   readonly name: string
   readonly tokens: readonly number[]
@@ -223,4 +223,4 @@ export interface BreakRequest {
   readonly reason: string
 }
 
-export type BreakAnswer = { readonly ended: number } | { readonly error: string }
+export type ForceReleaseAnswer = { readonly ended: number } | { readonly error: string }

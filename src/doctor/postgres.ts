@@ -16,7 +16,7 @@ export async function examinePostgres(url: string, advisory: boolean): Promise<F
   const connections = await openConnections(target)
   const findings: Finding[] = []
   try {
-    findings.push(...(await examineServer(connections)))
+    for await (const finding of examineServer(connections)) findings.push(finding)
     if (!advisory) findings.push(...(await aboutSchema(connections, options.schema ?? 'public')))
   } catch (error) {
     return [unreachable(error)]
@@ -33,38 +33,69 @@ export async function examinePostgres(url: string, advisory: boolean): Promise<F
   return [...findings, ...(await examineUse(open, rights, listenRights))]
 }
 
-async function examineServer(connections: PostgresConnections): Promise<Finding[]> {
+async function* examineServer(connections: PostgresConnections): AsyncGenerator<Finding> {
   const before = Date.now()
   const [row = {}] = await connections.query(FACTS, [])
   const offsetMs = Number(row['now_ms']) - (before + Date.now()) / 2
-  return [
-    ...aboutVersion(Number(row['version'])),
-    ...aboutStandby(row['standby'] === 'true'),
-    ...aboutTimeouts(row),
-    ...aboutDurability(String(row['synchronous_commit']), String(row['fsync'])),
-    ...aboutClock(offsetMs),
-    ...(await aboutPooler(connections)),
-  ]
-}
-
-/** A pooler sends a number of its own as the process id of the session. */
-async function aboutPooler(connections: PostgresConnections): Promise<Finding[]> {
-  const session = await connections.dedicate({ onEnd() {} })
-  try {
-    const [row = {}] = await session.query('SELECT pg_backend_pid()::text AS pid')
-    if (session.serverPid === undefined || session.serverPid === String(row['pid'])) return []
-  } finally {
-    await session.end()
+  const version = Number(row['version'])
+  if (version < 130_000) {
+    yield {
+      code: 'POSTGRES_TOO_OLD',
+      severity: 'error',
+      what: `The server is PostgreSQL ${Math.floor(version / 10_000)}.`,
+      why: 'The functions need 13 or later.',
+      fix: 'Upgrade PostgreSQL.',
+    }
   }
-  return [
-    {
+  if (row['standby'] === 'true') {
+    yield {
+      code: 'POSTGRES_READ_ONLY',
+      severity: 'error',
+      what: 'The server is a standby, and accepts no writes.',
+      why: 'It cannot grant locks.',
+      fix: 'Connect to the primary, for example with target_session_attrs=read-write.',
+    }
+  }
+  for (const [setting, why] of TIMEOUTS) {
+    if (row[setting] === '0') continue
+    yield {
+      code: 'POSTGRES_TIMEOUT',
+      severity: 'warning',
+      what: `${setting} is ${row[setting]}.`,
+      why,
+      fix: `ALTER ROLE … SET ${setting} = 0; for the role that uses locks.`,
+    }
+  }
+  if (row['fsync'] === 'off') {
+    yield {
+      code: 'POSTGRES_NOT_DURABLE',
+      severity: 'warning',
+      what: `fsync is off (synchronous_commit is ${row['synchronous_commit']}).`,
+      why: 'After a crash the server may have forgotten leases, which are then granted again while they are held.',
+      fix: 'ALTER SYSTEM SET fsync = on;',
+    }
+  }
+  yield* aboutClock(offsetMs)
+  if (await hasPooler(connections)) {
+    yield {
       code: 'POSTGRES_POOLER',
       severity: 'warning',
       what: 'There is a pooler, such as PgBouncer, between this machine and the server.',
       why: 'In transaction mode, advisory locks are refused, and messages to waiters do not arrive.',
       fix: 'Connect to PostgreSQL itself, or to a pool in session mode.',
-    },
-  ]
+    }
+  }
+}
+
+/** A pooler sends a number of its own as the process id of the session. */
+async function hasPooler(connections: PostgresConnections): Promise<boolean> {
+  const session = await connections.dedicate({ onEnd() {} })
+  try {
+    const [row = {}] = await session.query('SELECT pg_backend_pid()::text AS pid')
+    return session.serverPid !== undefined && session.serverPid !== String(row['pid'])
+  } finally {
+    await session.end()
+  }
 }
 
 /** All as text: each client package has its own types. */
@@ -76,67 +107,12 @@ const FACTS = `SELECT current_setting('server_version_num') AS version, pg_is_in
   coalesce(current_setting('transaction_timeout', true), '0') AS transaction_timeout,
   current_setting('synchronous_commit') AS synchronous_commit, current_setting('fsync') AS fsync`
 
-function aboutVersion(version: number): Finding[] {
-  if (!(version < 130_000)) return []
-  return [
-    {
-      code: 'POSTGRES_TOO_OLD',
-      severity: 'error',
-      what: `The server is PostgreSQL ${Math.floor(version / 10_000)}.`,
-      why: 'The functions need 13 or later.',
-      fix: 'Upgrade PostgreSQL.',
-    },
-  ]
-}
-
-function aboutStandby(isStandby: boolean): Finding[] {
-  if (!isStandby) return []
-  return [
-    {
-      code: 'POSTGRES_READ_ONLY',
-      severity: 'error',
-      what: 'The server is a standby, and accepts no writes.',
-      why: 'It cannot grant locks.',
-      fix: 'Connect to the primary, for example with target_session_attrs=read-write.',
-    },
-  ]
-}
-
-function aboutTimeouts(row: Readonly<Record<string, unknown>>): Finding[] {
-  return TIMEOUTS.flatMap(([setting, why]): Finding[] => {
-    const value = String(row[setting])
-    if (value === '0') return []
-    return [
-      {
-        code: 'POSTGRES_TIMEOUT',
-        severity: 'warning',
-        what: `${setting} is ${value}.`,
-        why,
-        fix: `ALTER ROLE … SET ${setting} = 0; for the role that uses locks.`,
-      },
-    ]
-  })
-}
-
 const TIMEOUTS = [
   ['idle_session_timeout', 'The server ends sessions that wait for messages, and those that hold advisory locks.'],
   ['statement_timeout', 'The server ends claims that wait for a lock inside the database.'],
   ['transaction_timeout', 'The server ends transactions, and the advisory locks that they hold.'],
   ['idle_in_transaction_session_timeout', 'The server ends idle transactions, and the advisory locks that they hold.'],
 ] as const
-
-function aboutDurability(synchronousCommit: string, fsync: string): Finding[] {
-  if (fsync !== 'off') return []
-  return [
-    {
-      code: 'POSTGRES_NOT_DURABLE',
-      severity: 'warning',
-      what: `fsync is off (synchronous_commit is ${synchronousCommit}).`,
-      why: 'After a crash the server may have forgotten leases, which are then granted again while they are held.',
-      fix: 'ALTER SYSTEM SET fsync = on;',
-    },
-  ]
-}
 
 async function aboutSchema(connections: PostgresConnections, schema: string): Promise<Finding[]> {
   const version = await readVersion(connections, schema)

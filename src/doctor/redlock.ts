@@ -10,8 +10,8 @@ import { examineUse } from './use.ts'
 export async function examineRedlock(url: string): Promise<Finding[]> {
   const { targets, prefix, persistent } = redlockUrl(url)
   const servers = (await Promise.all(targets.map(examineServers))).flat()
-  const about = [...servers.filter(({ code }) => isOfInterest(code, persistent)), ...aboutCount(targets.length)]
-  about.push(...aboutIdentity(await Promise.all(targets.map(runIdOf))))
+  const about = servers.filter(({ code }) => isOfInterest(code, persistent))
+  about.push(...aboutNodes(await Promise.all(targets.map(runIdOf))))
   return [...about, ...(await examineUse(() => openRedlock(url), rightsFor(targets[0]?.username, prefix)))]
 }
 
@@ -19,32 +19,28 @@ export async function examineRedlock(url: string): Promise<Finding[]> {
 const isOfInterest = (code: Finding['code'], isPersistent: boolean): boolean =>
   code !== 'REDIS_TOO_FEW_REPLICAS' && (isPersistent || code !== 'REDIS_NO_PERSISTENCE')
 
-function aboutCount(count: number): Finding[] {
-  if (count >= 3 && count % 2 === 1) return []
+function* aboutNodes(runIds: readonly (string | undefined)[]): Generator<Finding> {
+  const count = runIds.length
   const few = count < 3
-  return [
-    {
+  if (few || count % 2 === 0) {
+    yield {
       code: 'REDLOCK_FEW_NODES',
       severity: few ? 'error' : 'warning',
       what: `There are ${count} nodes.`,
       why: few ? 'With fewer than 3, no node may fail.' : 'An even number survives no more failures than one less.',
       fix: 'Use 3 or 5 independent servers.',
-    },
-  ]
-}
-
-function aboutIdentity(runIds: readonly (string | undefined)[]): Finding[] {
+    }
+  }
   const known = runIds.filter((id) => id !== undefined)
-  if (new Set(known).size === known.length) return []
-  return [
-    {
+  if (new Set(known).size < known.length) {
+    yield {
       code: 'REDLOCK_SAME_SERVER',
       severity: 'error',
       what: 'Two of the addresses lead to the same server.',
       why: 'It has one vote. With fewer servers than addresses, fewer failures stop the lock.',
       fix: 'Name each server once.',
-    },
-  ]
+    }
+  }
 }
 
 async function runIdOf(target: RedisTarget): Promise<string | undefined> {

@@ -4,8 +4,7 @@ import { messageOf } from '../core/foreign-errors.ts'
 import { systemRandom } from '../core/time/random.ts'
 import { DistributedLock } from '../primitives/lock/distributed-lock.ts'
 import { type Finding, unreachable } from './finding.ts'
-import { aboutRoundTrips, measureRoundTrips } from './round-trips.ts'
-import { aboutTtls } from './short-ttl.ts'
+import { aboutRoundTrips, aboutTtls, measureRoundTrips } from './timing.ts'
 
 /**
  * Uses the store as an application does: acquires and releases, and waits for a lock that another instance releases.

@@ -1,8 +1,8 @@
 import { checkMethods, waitMsFrom } from '../core/arguments.ts'
 import { CLOSE_TIMEOUT_MS } from '../core/limits.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
+import { pause } from '../core/time/abort.ts'
 import { systemClock } from '../core/time/clock.ts'
-import { pause } from '../core/time/pause.ts'
 import type { CloseOptions } from '../primitives/instance.ts'
 
 /** The member of a primitive that is used. */
@@ -50,15 +50,14 @@ export function closingOf(
     const restSeconds = Math.max(0, untilMs - systemClock.now().monotonicMs) / 1_000
     return Promise.allSettled(instances.map((each) => each.close({ drainSeconds: restSeconds, timeoutSeconds })))
   }
-  const begin = (): Promise<PromiseSettledResult<void>[]> => {
-    running ??= run()
-    return running
-  }
   return {
-    begin: () => void begin(),
+    begin() {
+      running ??= run()
+    },
     served: () => served.abort(),
     async done() {
-      for (const end of await begin()) if (end.status === 'rejected') throw end.reason
+      running ??= run()
+      for (const end of await running) if (end.status === 'rejected') throw end.reason
     },
   }
 }

@@ -1,8 +1,9 @@
 import { checkMethods, ttlMsFrom } from '../core/arguments.ts'
 import { HoldfastError, type HoldfastErrorCode, StoreError } from '../core/errors.ts'
+import { isA } from '../core/foreign-errors.ts'
 import { checkOptions, optionNames } from '../core/options.ts'
+import { withTimeout } from '../core/time/abort.ts'
 import { systemClock } from '../core/time/clock.ts'
-import { withTimeout } from '../core/time/timeout.ts'
 
 /** The members of a `DistributedLock`, or of another primitive with `ping`, that are used. */
 export interface HealthTarget {
@@ -58,6 +59,6 @@ export function healthCheck(target: HealthTarget, options: HealthOptions = {}): 
 
 /** Only our own messages are known to contain no password. A driver that the caller wrote may throw anything. */
 function faultOf(error: unknown): { code: HoldfastErrorCode; reason: string } {
-  if (error instanceof HoldfastError) return { code: error.code, reason: error.message }
+  if (isA(error, HoldfastError)) return { code: error.code, reason: error.message }
   return { code: 'STORE_UNAVAILABLE', reason: 'the store failed with an error that is not shown here' }
 }

@@ -1,7 +1,7 @@
 import { checkMethods } from '../core/arguments.ts'
 import { isArray } from '../core/options.ts'
+import { settlesWithin } from '../core/time/abort.ts'
 import { systemClock } from '../core/time/clock.ts'
-import { settlesWithin } from '../core/time/timeout.ts'
 import type { CloseOptions } from '../primitives/instance.ts'
 import { type ClosableInstance, closingOf } from './closing.ts'
 import { type HealthOptions, type HealthTarget, healthCheck } from './health.ts'

@@ -41,12 +41,8 @@ export type Handlers = { readonly [E in LockEvent]?: (event: LockEvents[E]) => v
  */
 export function listen(handlers: Handlers, instances: unknown): () => void {
   const events = Object.keys(handlers) as LockEvent[]
-  const stops = instances === undefined ? events.map((event) => onChannel(handlers, event)) : []
-  if (instances !== undefined) {
-    for (const source of checkInstances(instances)) {
-      for (const event of events) stops.push(source.on(event, safely(handlers, event)))
-    }
-  }
+  const sources = instances === undefined ? [channels] : checkInstances(instances)
+  const stops = sources.flatMap((source) => events.map((event) => source.on(event, safely(handlers, event))))
   return () => {
     for (const stop of stops.splice(0)) stop()
   }
@@ -60,11 +56,13 @@ function checkInstances(instances: unknown): readonly ObservedInstance[] {
   return instances as readonly ObservedInstance[]
 }
 
-function onChannel(handlers: Handlers, event: LockEvent): () => void {
-  const handler = safely(handlers, event)
-  const subscriber = (message: unknown): void => handler(message as never)
-  subscribe(`holdfast:${event}`, subscriber)
-  return () => void unsubscribe(`holdfast:${event}`, subscriber)
+/** The events of the whole process. */
+const channels: ObservedInstance = {
+  on(event, listener) {
+    const subscriber = (message: unknown): void => listener(message as LockEvents[typeof event])
+    subscribe(`holdfast:${event}`, subscriber)
+    return () => void unsubscribe(`holdfast:${event}`, subscriber)
+  },
 }
 
 /** Node turns an error of a channel's subscriber into an uncaught exception, which would end the process. */

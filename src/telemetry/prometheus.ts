@@ -1,7 +1,6 @@
 import { checkOptions, optionNames } from '../core/options.ts'
 import type { TelemetryOptions } from './listen.ts'
-import { Registry } from './prometheus/registry.ts'
-import { CONTENT_TYPE, textOf } from './prometheus/text.ts'
+import { CONTENT_TYPE, Registry, textOf } from './prometheus-text.ts'
 import { recordMetrics } from './recorder.ts'
 
 export type { ObservedInstance, TelemetryOptions } from './listen.ts'

@@ -1,7 +1,7 @@
+import { checkText, isStorable } from '../core/arguments.ts'
 import { warnOfFault } from '../core/call-listener.ts'
 import { InvalidArgumentError } from '../core/errors.ts'
 import { MAX_NAME_LENGTH, MAX_TEMPLATES } from '../core/limits.ts'
-import { checkText, isStorable } from '../core/names.ts'
 import { isArray } from '../core/options.ts'
 
 /**

@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
-import type { BreakAnswer, BreakRequest } from '../wire.ts'
+import type { ForceReleaseAnswer, ForceReleaseRequest } from '../wire.ts'
 
 /** Relative to the page: it may be mounted anywhere. */
 const base = document.querySelector<HTMLMetaElement>('meta[name=holdfast-base]')?.content ?? './'
@@ -46,14 +46,14 @@ async function getJson<Value>(url: string): Promise<Fetched<Value>> {
   }
 }
 
-export async function sendBreak(request: BreakRequest): Promise<BreakAnswer> {
+export async function sendForceRelease(request: ForceReleaseRequest): Promise<ForceReleaseAnswer> {
   try {
-    const response = await fetch(apiUrl('break'), {
+    const response = await fetch(apiUrl('force-release'), {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
       body: JSON.stringify(request),
     })
-    return (await response.json()) as BreakAnswer
+    return (await response.json()) as ForceReleaseAnswer
   } catch {
     return { error: 'The server does not answer. Look again whether the leases were ended.' }
   }

@@ -1,8 +1,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
-import { Announcer } from './announcer.tsx'
 import { Elections } from './elections.tsx'
 import { FigureStrip } from './figure-strip.tsx'
-import { count, visible } from './format.ts'
+import { count, counted, visible } from './format.ts'
 import { type LiveStore, useLive } from './live.ts'
 import { LockList } from './lock-list.tsx'
 import { LockPage } from './lock-page.tsx'
@@ -127,5 +126,32 @@ function StoreNotice({ store: { info, error, isPartial } }: { store: LiveStore }
       <b>{info.name}</b> has more leases and waiters than this page reads. Some locks are missing, and no history is
       kept.
     </p>
+  )
+}
+
+/** Tells a screen reader what cannot be missed: the connection, a store that is down, and a deadlock. */
+function Announcer() {
+  const { connection, stores } = useLive()
+  const [text, setText] = useState('')
+  const last = useRef('')
+  const down = stores.filter(({ error }) => error !== undefined).map(({ info }) => info.name)
+  let deadlocked = 0
+  for (const { locks } of stores) for (const lock of locks.values()) if (lock.isDeadlocked) deadlocked += 1
+  const now = [
+    connection === 'lost' ? 'The connection is lost.' : '',
+    down.length > 0 ? `${down.join(', ')} cannot be read.` : '',
+    deadlocked > 0 ? `${counted(deadlocked, 'lock')} in a deadlock.` : '',
+  ]
+    .filter(Boolean)
+    .join(' ')
+  useEffect(() => {
+    if (now === last.current) return
+    last.current = now
+    setText(now === '' ? 'All is well again.' : now)
+  }, [now])
+  return (
+    <div class="hidden" role="status" aria-live="polite">
+      {text}
+    </div>
   )
 }

@@ -7,7 +7,7 @@ export function FigureStrip({ stores }: { stores: LiveStore[] }) {
   const sums = summed(stores)
   const last = sums.at(-1)
   const nowMs = stores[0] === undefined ? 0 : storeNow(stores[0])
-  const hour = sums.reduce((total, [, , , , , expired, broken]) => total + expired + broken, 0)
+  const hour = sums.reduce((total, [, , , , , expired, forceReleased]) => total + expired + forceReleased, 0)
   const minute = sums.filter(([at]) => at > nowMs - 60_000 - BUCKET_MS)
   const granted = minute.reduce((total, [, , , each]) => total + each, 0)
   return (
@@ -27,9 +27,9 @@ export function FigureStrip({ stores }: { stores: LiveStore[] }) {
         nowMs={nowMs}
       />
       <Figure
-        title="Expired or broken, last hour"
+        title="Expired or force-released, last hour"
         value={count(hour)}
-        points={sums.map(([at, , , , , expired, broken]) => [at, expired + broken])}
+        points={sums.map(([at, , , , , expired, forceReleased]) => [at, expired + forceReleased])}
         nowMs={nowMs}
         tone="bad"
       />

@@ -1,6 +1,6 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
 import type { LockDetail } from '../wire.ts'
-import { sendBreak } from './api.ts'
+import { sendForceRelease } from './api.ts'
 import { counted, seconds } from './format.ts'
 import { type LiveStore, live, storeNow } from './live.ts'
 import { StoreText } from './parts.tsx'
@@ -25,7 +25,7 @@ export function ForceRelease({ store, detail, close }: ForceReleaseProps) {
     setSending(true)
     const tokens = leases.map(({ token }) => token)
     const marks = leases.flatMap(({ mark }) => mark ?? [])
-    const answer = await sendBreak({ store: store.index, name, tokens, marks, reason })
+    const answer = await sendForceRelease({ store: store.index, name, tokens, marks, reason })
     setSending(false)
     if ('error' in answer) setError(answer.error)
     else dialog.current?.close()

@@ -19,9 +19,9 @@ export function LockPage({ store, name }: { store: LiveStore | undefined; name: 
     apiUrl('lock', { store: store?.index ?? 0, name }),
     store === undefined ? '' : version,
   )
-  const [isBreaking, setBreaking] = useState(false)
+  const [isForcing, setForcing] = useState(false)
   if (store === undefined) return <Empty>{live.stores.length > 0 ? 'There is no such store.' : 'Connecting …'}</Empty>
-  const canBreak = live.welcome.actions && store.info.can?.force === true && (detail?.leases.length ?? 0) > 0
+  const canForce = live.welcome.actions && store.info.can?.force === true && (detail?.leases.length ?? 0) > 0
   return (
     <>
       <div class="lock-head">
@@ -33,8 +33,8 @@ export function LockPage({ store, name }: { store: LiveStore | undefined; name: 
         </h1>
         {detail && <StateTag detail={detail} />}
         {live.stores.length > 1 && <span class="muted">{store.info.name}</span>}
-        {canBreak && (
-          <button type="button" class="danger" onClick={() => setBreaking(true)}>
+        {canForce && (
+          <button type="button" class="danger" onClick={() => setForcing(true)}>
             Force release…
           </button>
         )}
@@ -49,8 +49,8 @@ export function LockPage({ store, name }: { store: LiveStore | undefined; name: 
           </div>
           <Timeline detail={detail} nowMs={storeNow(store)} />
           <Distributions spans={detail.spans} nowMs={detail.now} />
-          {detail.breaks.length > 0 && <Breaks detail={detail} />}
-          {isBreaking && <ForceRelease store={store} detail={detail} close={() => setBreaking(false)} />}
+          {detail.forcedReleases.length > 0 && <ForcedReleases detail={detail} />}
+          {isForcing && <ForceRelease store={store} detail={detail} close={() => setForcing(false)} />}
         </>
       )}
     </>
@@ -182,12 +182,12 @@ function Queue({ store, detail: { waiters, waiterCount } }: { store: LiveStore; 
 
 const MAX_SHOWN = 50
 
-function Breaks({ detail: { breaks, now } }: { detail: LockDetail }) {
+function ForcedReleases({ detail: { forcedReleases, now } }: { detail: LockDetail }) {
   return (
     <section class="panel" aria-label="Forced releases">
       <h2>Forced releases</h2>
-      <ul class="breaks">
-        {breaks.map(({ by, reason, at, ended }) => (
+      <ul class="forced-releases">
+        {forcedReleases.map(({ by, reason, at, ended }) => (
           <li>
             <span class="muted">{ago(Math.max(0, now - at))}</span> <StoreText text={by} /> ended the lease of{' '}
             <StoreText text={ended.join(', ')} />: {visible(reason)}

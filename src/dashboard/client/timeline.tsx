@@ -11,10 +11,10 @@ const MAX_LISTED = 100
 
 export const ENDS: Record<SpanEnd | 'held', string> = {
   held: 'held',
-  passed: 'released, handed to the next waiter',
+  passed: 'released to the next waiter',
   released: 'released',
-  expired: 'lost: it was not renewed in time',
-  broken: 'broken by force',
+  expired: 'expired: it was not renewed in time',
+  'force-released': 'force-released',
   unknown: 'ended unseen: released or lost',
 }
 
@@ -59,8 +59,8 @@ export function Timeline({ detail, nowMs }: { detail: LockDetail; nowMs: number 
 function Legend() {
   return (
     <span class="legend" aria-hidden="true">
-      <i class="passed" /> handed on <i class="released" /> released <i class="expired" /> lost <i class="broken" />{' '}
-      broken
+      <i class="passed" /> released to a waiter <i class="released" /> released <i class="expired" /> expired{' '}
+      <i class="force-released" /> force-released
     </span>
   )
 }
@@ -115,7 +115,7 @@ function Lanes({ spans, gaps, watchedSince, fromMs, nowMs }: LanesProps) {
         </svg>
         {shown.map((span) => {
           const lane = laneOf(span.holder)
-          const isMarked = span.end === 'expired' || span.end === 'broken'
+          const isMarked = span.end === 'expired' || span.end === 'force-released'
           if (lane === -1 || !isMarked || span.to === undefined) return null
           return (
             <i

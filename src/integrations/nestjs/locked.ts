@@ -1,11 +1,12 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { Inject } from '@nestjs/common'
+import { checkLockName, checkText, isStorable } from '../../core/arguments.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
 import type { Lease } from '../../core/lease/lease.ts'
-import { checkOptions, type OptionNames, optionNames } from '../../core/options.ts'
+import { MAX_NAME_LENGTH } from '../../core/limits.ts'
+import { checkOptions, optionNames } from '../../core/options.ts'
 import { DistributedLock } from '../../primitives/lock/any-store-lock.ts'
-import { claimRequestFrom, type LockOptions } from '../../primitives/lock/options.ts'
-import { checkedName, nameFromTemplate } from './lock-name.ts'
+import { claimRequestFrom, type LockOptions } from '../../primitives/lock/claims.ts'
 
 /** The options of `withLock` that are the same for all calls. */
 export type LockedOptions = Omit<LockOptions, 'signal' | 'under'>
@@ -17,7 +18,7 @@ export type LockedDecorator<Args extends readonly unknown[]> = <Method extends (
   descriptor: TypedPropertyDescriptor<Method> & (Parameters<Method> extends [...Args, ...unknown[]] ? unknown : never),
 ) => void
 
-const NAMES: OptionNames<LockedOptions> = {
+const OPTIONS = optionNames<LockedOptions>({
   timeoutSeconds: true,
   blocking: true,
   blockingTimeoutSeconds: true,
@@ -25,8 +26,7 @@ const NAMES: OptionNames<LockedOptions> = {
   heartbeat: true,
   minHoldSeconds: true,
   maxHoldSeconds: true,
-}
-const OPTIONS = optionNames<LockedOptions>(NAMES)
+})
 
 /**
  * A method decorator: each call runs under a lock, as with `withLock`, on the `DistributedLock` of the application's
@@ -123,3 +123,57 @@ interface MetadataReflection {
   getMetadata(key: unknown, target: object): unknown
   defineMetadata(key: unknown, value: unknown, target: object): void
 }
+
+/** Returns the lock name of a call. Throws `InvalidArgumentError`. */
+type NameOfCall = (args: readonly unknown[]) => string
+
+/**
+ * Reads a template such as `order:{0}` or `order:{0.id}`. `where` is the method, for errors.
+ *
+ * @throws `InvalidArgumentError`. So does the returned function, for an argument that makes no good name
+ */
+export function nameFromTemplate(template: unknown, where: string): NameOfCall {
+  checkText(`the template of @Locked on ${where}`, template, MAX_NAME_LENGTH)
+  // Split by a pattern with a group: texts are at even places, placeholders at odd ones.
+  const parts = template.split(PLACEHOLDER)
+  if (parts.some((part, at) => at % 2 === 0 && /[{}]/.test(part))) {
+    const rule = 'made of text and placeholders such as {0} and {0.id}; use a function for a name with other braces'
+    throw new InvalidArgumentError(`the template of @Locked on ${where}`, template, rule)
+  }
+  return (args) => {
+    const texts = parts.map((part, at) => (at % 2 === 0 ? part : textAt(args, part, where)))
+    return checkedName(texts.join(''), where)
+  }
+}
+
+/** Throws `InvalidArgumentError`. */
+function checkedName(name: unknown, where: string): string {
+  checkLockName(name, `the lock name of ${where}`)
+  return name
+}
+
+const PLACEHOLDER = /\{(\d{1,2}(?:\.[\p{ID_Start}$_][\p{ID_Continue}$]*)*)\}/u
+
+/**
+ * Only texts and whole numbers make a name. An object would become `[object Object]`, and a missing value `undefined`:
+ * one lock for all of them.
+ */
+function textAt(args: readonly unknown[], path: string, where: string): string {
+  const [index, ...properties] = path.split('.')
+  const value = properties.reduce<unknown>(
+    (inner, property) => (inner as Record<string, unknown> | null | undefined)?.[property],
+    args[Number(index)],
+  )
+  if (typeof value === 'bigint' || Number.isSafeInteger(value)) return String(value)
+  if (typeof value !== 'string' || !isGoodText(value))
+    throw new InvalidArgumentError(`{${path}} of ${where}`, value, RULE)
+  return value
+}
+
+/** Control characters and line ends would forge lines in logs, and in what the command line shows. */
+const isGoodText = (text: string): boolean =>
+  text.length > 0 && text.length <= MAX_NAME_LENGTH && isStorable(text) && !/[\p{Cc}\p{Zl}\p{Zp}]/u.test(text)
+
+const RULE =
+  `a string of 1 to ${MAX_NAME_LENGTH} characters without control characters and lone surrogates, ` +
+  'a safe integer or a bigint, to be part of a lock name'

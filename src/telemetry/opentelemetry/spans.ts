@@ -1,6 +1,7 @@
 import { warnOfFault } from '../../core/call-listener.ts'
 import { HoldfastError } from '../../core/errors.ts'
 import type { LockEvents } from '../../core/events.ts'
+import { attempt, isA, messageOf } from '../../core/foreign-errors.ts'
 import type { LockInfo } from '../../core/lock-info.ts'
 import { type Instant, systemClock } from '../../core/time/clock.ts'
 import { type Handlers, listen } from '../listen.ts'
@@ -65,9 +66,14 @@ function handlersFor(parts: SpanParts, claims: Map<string, OpenClaim>, leases: L
     'holdfast.holder.id': holderId,
   })
 
-  function endClaim(event: Ended, outcome: string, more: OpenTelemetryAttributes): OpenTelemetrySpan | undefined {
+  function endClaim(
+    event: Ended,
+    outcome: string,
+    more: OpenTelemetryAttributes,
+    finish: (span: OpenTelemetrySpan) => void = () => {},
+  ): void {
     const claim = claims.get(event.claimId)
-    if (claim === undefined) return undefined
+    if (claim === undefined) return
     claims.delete(event.claimId)
     const template = templateOf(event.lockName)
     const { blocker, blocking, ahead, started, waits } = claim
@@ -84,12 +90,9 @@ function handlersFor(parts: SpanParts, claims: Map<string, OpenClaim>, leases: L
     }
     const links = blocking && [{ context: blocking.spanContext, attributes: { 'holdfast.link': 'blocker' } }]
     const options = { startTime: started.wallMs, attributes, ...(links && { links }) }
-    return tracer.startSpan(nameOf('acquire', template), options, claim.context)
-  }
-
-  /** On the monotonic clock, so that a step of the wall clock makes no span of hours. */
-  function endAfter(span: OpenTelemetrySpan | undefined, started: Instant | undefined): void {
-    if (span === undefined || started === undefined) return
+    const span = tracer.startSpan(nameOf('acquire', template), options, claim.context)
+    finish(span)
+    // On the monotonic clock, so that a step of the wall clock makes no span of hours.
     span.end(started.wallMs + systemClock.now().monotonicMs - started.monotonicMs)
   }
 
@@ -106,9 +109,9 @@ function handlersFor(parts: SpanParts, claims: Map<string, OpenClaim>, leases: L
       (error: unknown) => {
         quietly(() => {
           fail(span, error)
-          if (lockNames && error instanceof Error) span.recordException(error)
-          span.end()
+          if (lockNames && isA(error, Error)) span.recordException(error)
         })
+        quietly(() => span.end())
         throw error
       },
     )
@@ -126,7 +129,7 @@ function handlersFor(parts: SpanParts, claims: Map<string, OpenClaim>, leases: L
 
   function fail(span: OpenTelemetrySpan, error: unknown): void {
     span.setAttribute('error.type', errorType(error))
-    const message = lockNames && error instanceof Error ? error.message : undefined
+    const message = lockNames && isA(error, Error) ? messageOf(error) : undefined
     span.setStatus({ code: ERROR, ...(message !== undefined && { message }) })
   }
 
@@ -139,26 +142,22 @@ function handlersFor(parts: SpanParts, claims: Map<string, OpenClaim>, leases: L
       const blocking = holder && leases.spanOf(holder)
       if (claim !== undefined) Object.assign(claim, { waits: true, blocker: holder, blocking, ahead })
     },
-    acquired(event) {
-      const started = claims.get(event.claimId)?.started
-      const span = endClaim(event, 'acquired', { 'holdfast.fencing_token': event.fencingToken })
-      if (span !== undefined) leases.add(event.claimId, { ...event, spanContext: span.spanContext() })
-      endAfter(span, started)
-    },
+    acquired: (event) =>
+      endClaim(event, 'acquired', { 'holdfast.fencing_token': event.fencingToken }, (span) =>
+        leases.add(event.claimId, { ...event, spanContext: span.spanContext() }),
+      ),
     refused(event) {
       const { holder: blocker } = event
       const claim = claims.get(event.claimId)
       if (claim !== undefined && claim.blocker === undefined && blocker !== undefined) {
         Object.assign(claim, { blocker, blocking: leases.spanOf(blocker) })
       }
-      endAfter(endClaim(event, 'refused', {}), claim?.started)
+      endClaim(event, 'refused', {})
     },
-    acquireFailed(event) {
-      const started = claims.get(event.claimId)?.started
-      const span = endClaim(event, 'failed', { 'error.type': errorType(event.error) })
-      if (span !== undefined && !ENDED_BY_CALLER.has(errorType(event.error))) fail(span, event.error)
-      endAfter(span, started)
-    },
+    acquireFailed: (event) =>
+      endClaim(event, 'failed', { 'error.type': errorType(event.error) }, (span) => {
+        if (!ENDED_BY_CALLER.has(errorType(event.error))) fail(span, event.error)
+      }),
     running: (event) => event.wrap((run) => runInSpan(event, run)),
     lost({ claimId, reason, error }) {
       const message = lockNames ? { 'exception.message': error.message } : {}
@@ -183,8 +182,9 @@ function quietly<T>(call: () => T): T | undefined {
 type Ended = { readonly lockName: string; readonly holderId: string; readonly claimId: string }
 
 const errorType = (error: unknown): string => {
-  if (error instanceof HoldfastError) return error.code
-  return error instanceof Error ? error.name : typeof error
+  if (isA(error, HoldfastError)) return error.code
+  const name = isA(error, Error) ? attempt(() => error.name) : typeof error
+  return typeof name === 'string' ? name : 'Error'
 }
 
 /** The caller wanted this end, so it is no error of the claim. */

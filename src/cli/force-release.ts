@@ -1,13 +1,14 @@
 import { createInterface } from 'node:readline/promises'
+import { chooseUrl } from '../connect.ts'
+import { checkLockName, checkText } from '../core/arguments.ts'
 import type { Driver, LeaseRecord } from '../core/driver.ts'
-import { checkLockName, checkText } from '../core/names.ts'
-import { type Break, breakLock } from '../primitives/lock/break-lock.ts'
-import { canRecord, KEPT_MS } from '../primitives/lock/break-record.ts'
+import { forceReleaseWithRecord, type RecordedForcedRelease } from '../primitives/lock/force-release.ts'
+import { canRecord, KEPT_MS } from '../primitives/lock/forced-release-record.ts'
+import { inspectStore } from '../primitives/on-driver.ts'
 import { durationText } from './duration.ts'
 import { exitCodes, UsageError } from './exit-codes.ts'
-import { argumentsOf, FLAG, look, oneName, type Seen, TEXT, urlFrom, withDriver } from './store.ts'
+import { argumentsOf, FLAG, oneName, type Seen, TEXT, userAtHost, withDriver } from './store.ts'
 import { printable, say } from './text.ts'
-import { userAtHost } from './user.ts'
 
 /** Ends the leases on a lock by force. */
 export function main(args: readonly string[]): Promise<number> {
@@ -17,7 +18,7 @@ export function main(args: readonly string[]): Promise<number> {
     if (options.endSession && driver.capabilities.expiry !== 'session') {
       throw new UsageError('--end-session is for postgres+advisory, where a lease ends with its session')
     }
-    const seen = await look(driver, { lockName })
+    const seen = await inspectStore(driver, { lockName })
     if (seen.leases.length === 0) {
       say(`"${lockName}" is free`)
       return 0
@@ -33,12 +34,12 @@ export function main(args: readonly string[]): Promise<number> {
   })
 }
 
-async function end(driver: Driver, broken: Break): Promise<number> {
-  const { lockName } = broken
-  const { longestTtlMs = KEPT_MS } = driver
+async function end(driver: Driver, forced: RecordedForcedRelease): Promise<number> {
+  const { lockName } = forced
+  const { longestTtlMs = KEPT_MS } = driver.extensions ?? {}
   if (!canRecord(driver)) say(`the ${driver.name} store keeps no record of this. It is only in the log of the server`)
   else if (longestTtlMs < KEPT_MS) say(`this store keeps the record of it for ${durationText(longestTtlMs)}`)
-  const ended = await breakLock(driver, broken)
+  const ended = await forceReleaseWithRecord(driver, forced)
   if (ended === 0) {
     say(`"${lockName}" has another holder since. Nothing was ended: look again with holdfast show`)
     return exitCodes.notAcquired
@@ -52,7 +53,7 @@ async function endsToo(driver: Driver, leases: readonly LeaseRecord[]): Promise<
   const sessions = new Set(leases.flatMap(({ session }) => session ?? []))
   if (sessions.size === 0) return ''
   const own = new Set(leases.map(({ claimId }) => claimId))
-  const all = (await look(driver, {})).leases
+  const all = (await inspectStore(driver, {})).leases
   const others = all.filter(({ session, claimId }) => sessions.has(session ?? '') && !own.has(claimId))
   const names = [...sessions].join(', ')
   if (others.length === 0) return `${printable(`the session (${names}) ends, with no other lock that is visible`)}\n`
@@ -74,7 +75,7 @@ function affected(lockName: string, { leases, waiters }: Seen): string {
 
 /** Asks on the terminal. Without one, there is no answer. Ctrl-C and Ctrl-D mean no. */
 async function isConfirmed(): Promise<boolean> {
-  if (!process.stdin.isTTY) throw new UsageError('break needs --yes where it cannot ask')
+  if (!process.stdin.isTTY) throw new UsageError('force-release needs --yes where it cannot ask')
   const terminal = createInterface({ input: process.stdin, output: process.stderr })
   try {
     const question = 'A holder that is alive loses the lock in the middle of its work. End it? [y/N] '
@@ -88,28 +89,19 @@ async function isConfirmed(): Promise<boolean> {
   }
 }
 
-interface Options {
-  readonly url: string
-  readonly lockName: string
-  readonly reason: string
-  readonly by: string
-  readonly yes: boolean
-  readonly endSession: boolean
-}
-
-function parse(args: readonly string[]): Options {
+function parse(args: readonly string[]) {
   const { values, positionals } = argumentsOf(args, {
     reason: TEXT,
     by: TEXT,
     yes: { ...FLAG, short: 'y' },
     'end-session': FLAG,
   })
-  const lockName = oneName('break', positionals)
+  const lockName = oneName('force-release', positionals)
   const { reason, by = userAtHost(), yes = false, 'end-session': endSession = false } = values
-  if (reason === undefined || reason.trim() === '') throw new UsageError('break needs --reason TEXT')
+  if (reason === undefined || reason.trim() === '') throw new UsageError('force-release needs --reason TEXT')
   checkText('--reason', reason, MAX_REASON_LENGTH)
   checkLockName(by, '--by')
-  return { url: urlFrom(values.url), lockName, reason, by, yes, endSession }
+  return { url: chooseUrl(values.url), lockName, reason, by, yes, endSession }
 }
 
 const MAX_REASON_LENGTH = 500

@@ -1,14 +1,59 @@
 import type { Driver, InspectQuery, LeaseRecord } from '../core/driver.ts'
-import { CALL_TIMEOUT_MS } from '../core/limits.ts'
-import { readPages } from '../core/pages.ts'
-import { StoreClient } from '../core/store/store-client.ts'
+import { pause } from '../core/time/abort.ts'
 import { systemClock } from '../core/time/clock.ts'
-import { pause } from '../core/time/pause.ts'
 import { systemRandom } from '../core/time/random.ts'
-import { isBookkeeping } from '../primitives/lock/bookkeeping.ts'
 import type { DistributedLock } from '../primitives/lock/distributed-lock.ts'
+import { isBookkeeping } from '../primitives/lock/forced-release-record.ts'
+import { inspectStore } from '../primitives/on-driver.ts'
 import type { Finding } from './finding.ts'
-import type { RoundTrips } from './round-trips.ts'
+
+/** How long the store takes to answer. */
+export interface RoundTrips {
+  readonly count: number
+  readonly medianMs: number
+  readonly worstMs: number
+  /** What a call may take: the worst one and the jitter. A few calls seldom meet the slowest one. */
+  readonly slowestMs: number
+  /** A TTL that leaves room for answers as slow as these. */
+  readonly roomySeconds: number
+}
+
+export async function measureRoundTrips(lock: DistributedLock): Promise<RoundTrips> {
+  // Connects.
+  await lock.ping()
+  const timesMs: number[] = []
+  const beganMs = performance.now()
+  while (timesMs.length < MAX_PINGS && (timesMs.length < MIN_PINGS || performance.now() - beganMs < MEASURE_MS)) {
+    const sentMs = performance.now()
+    // Acquires and releases.
+    await lock.ping()
+    timesMs.push((performance.now() - sentMs) / 2)
+  }
+  return roundTripsOf(timesMs)
+}
+
+export function roundTripsOf(timesMs: readonly number[]): RoundTrips {
+  const sorted = timesMs.toSorted((a, b) => a - b)
+  const [medianMs, worstMs] = [sorted[sorted.length >> 1] ?? 0, sorted.at(-1) ?? 0]
+  return {
+    count: sorted.length,
+    medianMs,
+    worstMs,
+    slowestMs: worstMs + (worstMs - medianMs),
+    roomySeconds: Math.ceil((worstMs * 30) / 1_000),
+  }
+}
+
+export function* aboutRoundTrips({ count, medianMs, worstMs, roomySeconds }: RoundTrips): Generator<Finding> {
+  if (worstMs < SLOW_MS) return
+  yield {
+    code: 'SLOW',
+    severity: 'warning',
+    what: `A call takes ${medianMs.toFixed(0)} ms, and at worst ${worstMs.toFixed(0)} ms of ${count}.`,
+    why: 'A lease is trusted from the moment at which its request is sent. Slow answers use up short leases.',
+    fix: `Use leases of at least ${roomySeconds} s, or a store that is nearer.`,
+  }
+}
 
 /**
  * Compares round trips with the TTLs of the leases in the store. A renewal is sent after a third of the TTL, and again
@@ -17,11 +62,8 @@ import type { RoundTrips } from './round-trips.ts'
 export async function aboutTtls(lock: DistributedLock, driver: Driver, trips: RoundTrips): Promise<Finding[]> {
   // Nothing but its connection ends such a lease, however slow the store is.
   if (driver.capabilities.expiry === 'session') return []
-  const timing = { clock: systemClock, random: systemRandom, callTimeoutMs: CALL_TIMEOUT_MS }
-  const store = new StoreClient(driver, timing)
   const bounds = { pages: MAX_PAGES, records: MAX_LEASES }
-  const look = async (query: InspectQuery): Promise<readonly LeaseRecord[]> =>
-    (await readPages((page) => store.inspect(page), query, bounds)).leases
+  const look: Look = async (query) => (await inspectStore(driver, query, bounds)).leases
   const storeNowMs = await storeClock(lock)
   const shortest = await shortestLease(look, storeNowMs, trips.slowestMs * RETRIES_PER_TTL)
   return shortest === undefined ? [] : [shortTtl(shortest, trips)]
@@ -130,3 +172,8 @@ const MAX_PAGES = 10
 const MAX_WATCHED = 20
 /** How often the watched leases are read. */
 const LOOKS = 10
+const MAX_PINGS = 10
+const MIN_PINGS = 3
+/** On a slow store, fewer pings have to do. */
+const MEASURE_MS = 2_000
+const SLOW_MS = 250
