@@ -380,10 +380,10 @@ async def test_a_loss_cancels_the_block_which_raises_lease_lost(locks: Locks) ->
     network.heal()
 
 
-async def test_a_stolen_lease_cancels_the_block(locks: Locks) -> None:
+async def test_a_force_released_lease_cancels_the_block(locks: Locks) -> None:
     clock = locks.steer()
     lock, other = locks(), locks()
-    with pytest.raises(LeaseLostError, match="stolen by|no longer has it"):
+    with pytest.raises(LeaseLostError, match="force-released by|no longer has it"):
         async with lock.lock(NAME, timeout_seconds=600):
             assert len(await other.force_release(NAME, by="operator")) == 1
             clock.advance(240)  # the next heartbeat is due

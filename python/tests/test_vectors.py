@@ -210,11 +210,11 @@ def test_a_message_to_a_waiter(example):
     assert message.is_proved_by(example["secret"]) == example.get("proved", False)
 
 
-@each("redis-messages", "thefts")
-def test_a_message_about_a_theft(example):
-    theft: Optional[Dict[str, Any]] = example["theft"]
-    expected = ([], "") if theft is None else (theft["lost"], theft["by"])
-    assert records.read_theft(example["message"]) == expected
+@each("redis-messages", "forced")
+def test_a_message_about_a_forced_release(example):
+    found: Optional[Dict[str, Any]] = example["expected"]
+    expected = ([], "") if found is None else (found["lost"], found["by"])
+    assert records.read_forced(example["message"]) == expected
 
 
 @each("redis-messages", "released")
@@ -266,11 +266,11 @@ def test_the_events_of_a_notification(example):
     ]
 
 
-@each("postgres-notifications", "thefts")
-def test_a_notification_about_a_theft(example):
-    theft: Optional[Dict[str, Any]] = example["theft"]
-    expected = ([], "") if theft is None else (theft["lost"], theft["by"])
-    assert notifications.parse_theft(example["payload"]) == expected
+@each("postgres-notifications", "forced")
+def test_a_notification_about_a_forced_release(example):
+    found: Optional[Dict[str, Any]] = example["expected"]
+    expected = ([], "") if found is None else (found["lost"], found["by"])
+    assert notifications.parse_forced(example["payload"]) == expected
 
 
 @each("advisory-keys")

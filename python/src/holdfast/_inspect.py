@@ -76,7 +76,7 @@ async def is_locked(holder: Holder, lock_name: str) -> bool:
 async def force_release(holder: Holder, lock_name: str, by: str) -> list[LockInfo]:
     """Takes the lock from its holders, records who did it, and releases it to the waiters. It ends no lease that is
     newer than those that it has seen: a holder that came meanwhile is not the one that is known to be dead."""
-    holder.assert_supports("steal")
+    holder.assert_supports("force")
     leases, _, _ = await _read_pages(holder, lock_name, None)
     first = {lease.fencing_token for lease in leases}
     for _ in range(_MAX_TRIES):
@@ -88,8 +88,7 @@ async def force_release(holder: Holder, lock_name: str, by: str) -> list[LockInf
             _FORCE_TTL_MS,
             metadata={"forcedBy": by},
             max_hold_ms=_FORCE_TTL_MS,
-            steal=True,
-            steal_up_to=max(lease.fencing_token for lease in leases),
+            force_up_to=max(lease.fencing_token for lease in leases),
         )
         result = await holder.acquire(request)
         if isinstance(result, HeldLease):

@@ -62,7 +62,7 @@ class NotAcquiredError(HoldfastError):
 
 
 class LeaseLostError(HoldfastError):
-    """The lease ended before its holder released it: it expired, was stolen, or `release_all` or `close` ended it."""
+    """The lease ended before its holder released it: expired, force-released, or ended by `release_all` or `close`."""
 
     code: ClassVar[Literal["LEASE_LOST"]] = "LEASE_LOST"
 

@@ -7,7 +7,7 @@ from typing import Any, Awaitable, Callable, Coroutine, Optional, TypeVar, Union
 from ._claims import Claims
 from ._instance import DEFAULT_STORE, Closable, Instance, Store
 from ._once.results import MAX_KEY_LENGTH, FoundResult, assert_keeps_results, metadata_from, names_of, result_from
-from ._once.tick import Tick, tick_of
+from ._once.tick import MAX_TICK_LENGTH, Tick, tick_of
 from ._once.waiting_calls import WaitingCalls
 from ._options import EXCLUSIVE
 from ._reentry import Frame, current_frame
@@ -25,6 +25,9 @@ from .errors import StoreError
 __all__ = ["OnceOnly", "Tick"]
 
 T = TypeVar("T")
+
+_MAX_TICK_NAME_LENGTH = MAX_KEY_LENGTH - 1 - MAX_TICK_LENGTH
+"""The key is the name, "@" and the tick."""
 Job = Callable[[Lease], Union[Awaitable[T], T]]
 """It gets the lease of its run: pass `fencing_token` to what it writes to, and check `held`."""
 
@@ -149,12 +152,13 @@ class OnceOnly(Closable):
         to `every_seconds`. The key is the name and the tick. An instance that comes while the tick runs elsewhere
         waits, and takes over if that process dies.
 
+        - `name`: at most 180 characters. The scheduler's id of a tick has at most 64.
         - `every_seconds`: the period of the schedule. Required when the scheduler passes no tick.
         - `for_seconds`: how long a tick is remembered. The clocks of two instances may differ by this much.
 
         The returned function raises what `once` raises.
         """
-        check_text("name", name, MAX_KEY_LENGTH)
+        check_text("name", name, _MAX_TICK_NAME_LENGTH)
         check_callable("job", job)
         every_ms = None if every_seconds is None else ttl_ms_from("every_seconds", every_seconds)
         ttl_ms_from("for_seconds", for_seconds)

@@ -182,7 +182,7 @@ class _DriverBehind:
     async def acquire(self, claims: Sequence[Claim]) -> Any:
         answers = await self._network.call("acquire", len(claims), lambda: self._real.acquire(claims))
         for claim, answer in zip(claims, answers or ()):
-            if claim.wait_ms > 0 and isinstance(answer, Refusal):
+            if claim.waiter_ttl_ms > 0 and isinstance(answer, Refusal):
                 self._network.refused.setdefault(claim.lock_name, set()).add(claim.claim_id)
         return answers
 

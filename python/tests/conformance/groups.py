@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import List, Sequence
 
+from .driver.force import force
 from .driver.claim_groups import claim_groups
 from .driver.damaged import damaged
 from .driver.expiry import expiry
@@ -15,7 +16,6 @@ from .driver.rate import rate
 from .driver.rate_changes import rate_changes
 from .driver.rate_policies import rate_policies
 from .driver.sharing import sharing
-from .driver.steal import steal
 from .driver.tokens import tokens
 from .driver.values import values
 from .driver.wake_ups import wake_ups
@@ -48,7 +48,7 @@ DRIVER_GROUPS: List[Group] = [
     sharing,
     queue,
     wake_ups,
-    steal,
+    force,
     claim_groups,
     inspection,
     values,

@@ -19,7 +19,7 @@ NEEDS: Dict[str, Tuple[Callable[[Capabilities], bool], str]] = {
     "wake": (lambda of: of.wake, "it cannot wake a waiter, so waiters poll"),
     "metadata": (lambda of: of.metadata, "it keeps no metadata"),
     "rate": (lambda of: of.rate, "it has no rate limits"),
-    "steal": (lambda of: of.steal, "it cannot take a lock from its holder"),
+    "force": (lambda of: of.force, "it cannot take a lock from its holder"),
     "groups": (lambda of: of.groups, "it cannot grant several names in one step"),
     "own_clock": (
         lambda of: of.scope == "network",

@@ -33,7 +33,7 @@ async def waiting_claim(
     await asyncio.sleep(0.01)
     network.mute()
     record = locks.page.waiters[0]
-    return task, Claim("a", record.claim_id, record.holder_id, 30_000, wait_ms=10_000)
+    return task, Claim("a", record.claim_id, record.holder_id, 30_000, waiter_ttl_ms=10_000)
 
 
 async def test_a_reported_grant_that_is_newer_than_the_refusal_is_accepted(locks: Locks) -> None:

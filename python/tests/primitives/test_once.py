@@ -6,7 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, AsyncIterator, Callable, List, Optional
+from typing import Any, AsyncIterator, Callable, Dict, List, Optional
 
 import pytest
 
@@ -193,6 +193,21 @@ async def test_none_is_a_result(jobs_on: Jobs) -> None:
     assert len(runs) == 1
 
 
+class UnreadableDict(Dict[str, int]):
+    def items(self) -> Any:
+        raise ValueError("no total")
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not printable")
+
+
+class UnreadableList(List[int]):
+    def __iter__(self) -> Any:
+        raise UnprintableError
+
+
 @pytest.mark.parametrize(
     "result, why",
     [
@@ -201,8 +216,13 @@ async def test_none_is_a_result(jobs_on: Jobs) -> None:
         ("\ud800", "a value that JSON keeps unchanged"),
         ({1: "a"}, "property name"),
         (2**60, "a value that JSON keeps unchanged"),
+        (UnreadableDict(total=1), "no total"),
+        (UnreadableList([1]), "UnprintableError"),
     ],
-    ids=["no JSON", "too large", "a lone surrogate", "a key that is no text", "a large number"],
+    ids=[
+        *("no JSON", "too large", "a lone surrogate", "a key that is no text", "a large number"),
+        *("reading it raises", "reading it raises what cannot be printed"),
+    ],
 )
 async def test_a_result_that_cannot_be_kept_is_an_error_for_every_caller_and_the_job_does_not_run_again(
     jobs_on: Jobs, result: Any, why: str
@@ -482,12 +502,15 @@ async def test_bad_input_is_refused_before_anything_is_sent(jobs_on: Jobs) -> No
         assert refused.value.argument == "for_seconds"
     with pytest.raises(InvalidArgumentError, match="job must be"):
         await jobs.once("key", 1, for_seconds=HOUR)  # type: ignore[arg-type]
-    for name, options in (("", {}), ("a", {"every_seconds": 0}), ("a", {"for_seconds": -1})):
+    for name, options in (("", {}), ("x" * 181, {}), ("a", {"every_seconds": 0}), ("a", {"for_seconds": -1})):
         with pytest.raises(InvalidArgumentError):
             jobs.every_tick(name, lambda _: 1, **options)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="every_seconds"):
         await jobs.every_tick("name", lambda _: 1)()
+    with pytest.raises(InvalidArgumentError, match="tick must be"):
+        await jobs.every_tick("name", lambda _: 1)("x" * 65)
     assert jobs._instance._holder is None
+    assert await jobs.every_tick("x" * 180, lambda _: 1)("x" * 64) == 1
     assert await jobs.once("x" * 245, lambda _: 1, for_seconds=31_536_000) == 1
 
 

@@ -353,6 +353,15 @@ async def test_a_local_share_costs_one_round_trip_per_block(limiter: Limiter, ne
     assert network.counts["consume"].requests == 5
 
 
+async def test_a_local_share_hands_out_all_units_to_calls_of_different_costs(limiter: Limiter) -> None:
+    limits = limiter("100/hour", local_share=LocalShare(units=10, for_seconds=600))
+    given = 0
+    for call in range(100):
+        cost = 1 if call % 2 == 0 else 10
+        given += cost if await limits.consume("key", cost=cost) else 0
+    assert given == 100
+
+
 async def test_local_shares_of_several_limiters_never_take_more_than_the_limit(limiter: Limiter) -> None:
     share = LocalShare(units=4, for_seconds=600)
     several = [limiter("30/hour", local_share=share) for _ in range(3)]

@@ -117,7 +117,7 @@ NODE_DRIVER = """
   expose({
     async open(url) { driver = url.startsWith('redlock') ? await openRedlock(url) : await openRedis(url) },
     close: () => driver.close(),
-    acquire: (claims) => driver.acquire(claims),
+    acquire: (claims) => driver.acquire(claims, { secret: `${Math.random()}` }),
     renew: (renewals) => driver.renew(renewals),
     release: (leases) => driver.release(leases),
     consume: (requests) => driver.consume(requests),
@@ -142,9 +142,8 @@ def in_node(claim: Claim) -> Dict[str, Any]:
         "limit": claim.limit,
         "permits": claim.permits,
         "metadata": claim.metadata,
-        "waitMs": claim.wait_ms,
-        "steal": claim.steal or None,
-        "stealUpTo": claim.steal_up_to,
+        "waiterTtlMs": claim.waiter_ttl_ms,
+        "forceUpTo": claim.force_up_to,
         "group": claim.group,
     }
     return {name: value for name, value in renamed.items() if value is not None}

@@ -99,13 +99,13 @@ NODE_DRIVER = """
   const told = []
   let tell = () => {}
   const listener = {
-    wake(lockName, claimId) { told.push(claimId); tell() },
+    wake({ claimId }) { told.push(claimId); tell() },
     granted() {}, lost() {}, disconnected() {},
   }
   expose({
     async open(url) { driver = await openSqlite(url) },
     close: () => driver.close(),
-    acquire: (claims) => driver.acquire(claims),
+    acquire: (claims) => driver.acquire(claims, { secret: `${Math.random()}` }),
     renew: (renewals) => driver.renew(renewals),
     release: (leases) => driver.release(leases),
     consume: (requests) => driver.consume(requests),
@@ -129,9 +129,8 @@ def in_node(claim: Claim) -> Dict[str, Any]:
         "limit": claim.limit,
         "permits": claim.permits,
         "metadata": claim.metadata,
-        "waitMs": claim.wait_ms,
-        "steal": claim.steal or None,
-        "stealUpTo": claim.steal_up_to,
+        "waiterTtlMs": claim.waiter_ttl_ms,
+        "forceUpTo": claim.force_up_to,
         "group": claim.group,
     }
     return {name: value for name, value in renamed.items() if value is not None}

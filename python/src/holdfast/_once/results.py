@@ -12,6 +12,7 @@ from typing import Any, Optional
 from ..core.arguments import check_json, check_text
 from ..core.driver import Capabilities, Metadata
 from ..core.limits import MAX_NAME_LENGTH
+from ..core.secrets import message_of
 from ..errors import InvalidArgumentError, ResultNotKeptError, UnsupportedError
 
 MAX_KEY_LENGTH = MAX_NAME_LENGTH - len("once:") - len(":done")
@@ -58,9 +59,10 @@ def metadata_from(result: object) -> Metadata:
     """If the result cannot be kept, the reason is kept instead: the job is done, and must not run again."""
     try:
         return {"result": check_json("result", result)}
-    except InvalidArgumentError as error:
-        # The message shows the value, and a lone surrogate in it could not be stored.
-        return {"notKept": str(error)[:1_000].encode("utf-8", "backslashreplace").decode()[:1_000]}
+    except Exception as error:  # Reading the result may run the caller's code, which may raise anything.
+        # The message shows the value, and neither a lone surrogate nor NUL in it could be stored.
+        text = message_of(error)[:1_000].replace("\0", "")
+        return {"notKept": text.encode("utf-8", "backslashreplace").decode()[:1_000]}
 
 
 def result_from(key: str, metadata: Optional[Metadata]) -> Any:

@@ -6,10 +6,14 @@ import math
 from datetime import datetime, timedelta, timezone
 from typing import Optional, Union
 
+from ..core.arguments import check_text
 from ..errors import InvalidArgumentError
 
 Tick = Union[datetime, str]
 """The scheduled time with its time zone, or the scheduler's own id of the tick."""
+
+MAX_TICK_LENGTH = 64
+"""It bounds the name, so that a name fits with every tick or with none."""
 
 _GRACE_MS = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -18,7 +22,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 def tick_of(tick: Optional[Tick], now_ms: float, every_ms: Optional[float]) -> str:
     """protocol/README.md, "Ticks of a schedule"."""
     if isinstance(tick, str):
-        return tick
+        return check_text("tick", tick, MAX_TICK_LENGTH)
     if isinstance(tick, datetime):
         # The local time of an instance without a time zone would name another tick than that of the next instance.
         if tick.utcoffset() is None:

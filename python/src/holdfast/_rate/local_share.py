@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass, field, replace
-from typing import Awaitable, Callable, Optional
+from typing import Awaitable, Callable, List, Optional
 
 from ..core.arguments import check_whole
 from ..core.clock import Clock, Instant
@@ -45,21 +45,32 @@ def check_share(value: object, most_units: int) -> LocalShare:
 
 
 @dataclass
-class _Budget:
-    taken_at: Instant
+class _Block:
+    left: int
     until: Instant
-    empty_until: Instant
+
+
+@dataclass
+class _Budget:
+    blocks: List[_Block] = field(default_factory=list)
+    """What is left of each block, the oldest first."""
+    answer: Optional[RateLimitResult] = None
+    """The store's answer to the last block, which was asked for at `asked_at`."""
+    asked_at: Optional[Instant] = None
+    empty_until: Optional[Instant] = None
     """The store has no full block before this time."""
-    left: int = 0
-    block: Optional[RateLimitResult] = None
     fetching: Optional[asyncio.Task[None]] = field(default=None, repr=False)
+
+    def drop_past(self, now: Instant) -> None:
+        self.blocks = [block for block in self.blocks if block.left > 0 and not block.until.is_past(now)]
 
 
 class LocalShares:
     """Hands out units from blocks that were taken in advance.
 
-    A call that comes while a block is being fetched waits for that block. If it gets none of it, or if the store has no
-    full block left, the call asks for its own units. So a call costs at most two round trips.
+    A call for more than what is left fetches a block, and is answered from both. A call that comes meanwhile waits for
+    that block. If it gets none of it, or if the store has no full block left, the call asks for its own units. So a
+    call costs at most two round trips.
     """
 
     def __init__(self, share: LocalShare, clock: Clock, ask: Callable[[str, int], Awaitable[RateLimitResult]]) -> None:
@@ -71,22 +82,17 @@ class LocalShares:
     async def consume(self, key: str, cost: int) -> RateLimitResult:
         if cost > self._share.units:
             return await self._ask(key, cost)
-        budget = self._budgets.get(key)
+        budget = self._budgets.get(key) or _Budget()
         now = self._clock.now()
-        if budget is not None and budget.fetching is None:
-            if budget.until.is_past(now):
-                budget.left = 0
-            taken = self._take(budget, cost)
-            if taken is not None:
-                return taken
-            if not budget.empty_until.is_past(now):
-                return await self._ask(key, cost)
-        if budget is None or budget.fetching is None:
-            budget = self._fetch(key, now)
-        assert budget.fetching is not None
+        budget.drop_past(now)
+        taken = self._take(budget, cost)
+        if taken is not None:
+            return taken
+        if budget.fetching is None and budget.empty_until is not None and not budget.empty_until.is_past(now):
+            return await self._ask(key, cost)
         # Shielded: other calls wait for the same block. Calls that waited for it get their units even if its time was
         # over when it arrived, because they are taken.
-        await asyncio.shield(budget.fetching)
+        await asyncio.shield(budget.fetching or self._fetch(key, budget, now))
         taken = self._take(budget, cost)
         return await self._ask(key, cost) if taken is None else taken
 
@@ -95,51 +101,51 @@ class LocalShares:
         self._budgets.pop(key, None)
 
     def _take(self, budget: _Budget, cost: int) -> Optional[RateLimitResult]:
-        block = budget.block
-        if block is None or budget.left < cost:
+        """From the oldest block first."""
+        answer, asked_at = budget.answer, budget.asked_at
+        left = sum(block.left for block in budget.blocks) - cost
+        if answer is None or asked_at is None or left < 0:
             return None
-        budget.left -= cost
-        left = budget.left
-        aged = max(0.0, self._clock.now().monotonic_ms - budget.taken_at.monotonic_ms) / 1_000
+        missing = cost
+        for block in budget.blocks:
+            taken = min(block.left, missing)
+            block.left -= taken
+            missing -= taken
+        aged = max(0.0, self._clock.now().monotonic_ms - asked_at.monotonic_ms) / 1_000
         return replace(
-            block,
-            remaining=block.remaining + left,
-            reset_after_seconds=max(0.0, block.reset_after_seconds - aged),
+            answer,
+            remaining=answer.remaining + left,
+            reset_after_seconds=max(0.0, answer.reset_after_seconds - aged),
             limits=tuple(
                 LimitStanding(
                     each.remaining + left,
                     max(0.0, each.next_after_seconds - aged),
                     max(0.0, each.reset_after_seconds - aged),
                 )
-                for each in block.limits
+                for each in answer.limits
             ),
         )
 
-    def _fetch(self, key: str, now: Instant) -> _Budget:
-        budget = _Budget(now, now, now)
+    def _fetch(self, key: str, budget: _Budget, now: Instant) -> asyncio.Task[None]:
         self._budgets.pop(key, None)
         if len(self._budgets) >= _MAX_SHARES:
             del self._budgets[next(iter(self._budgets))]
         self._budgets[key] = budget
         # In an empty context: the block serves all callers, not the one that happened to come first.
-        task = create_detached_task(self._fill(budget, key))
+        task = create_detached_task(self._fill(key, budget, now))
         # If all callers are cancelled, no one reads its error, and asyncio would report that.
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         budget.fetching = task
-        return budget
+        return task
 
-    async def _fill(self, budget: _Budget, key: str) -> None:
+    async def _fill(self, key: str, budget: _Budget, asked_at: Instant) -> None:
         try:
             result = await self._ask(key, self._share.units)
-            if result.allowed:
-                budget.left = self._share.units
-                budget.block = result
-                budget.until = budget.taken_at.later(self._share.for_seconds * 1_000)
-            else:
-                budget.empty_until = budget.taken_at.later(result.retry_after_seconds * 1_000)
-        except BaseException:
-            if self._budgets.get(key) is budget:
-                del self._budgets[key]
-            raise
+            if not result.allowed:
+                budget.empty_until = asked_at.later(result.retry_after_seconds * 1_000)
+                return
+            budget.drop_past(self._clock.now())
+            budget.blocks.append(_Block(self._share.units, asked_at.later(self._share.for_seconds * 1_000)))
+            budget.answer, budget.asked_at = result, asked_at
         finally:
             budget.fetching = None

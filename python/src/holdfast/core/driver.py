@@ -48,11 +48,16 @@ class Capabilities:
     metadata: bool
     rate: bool
     """Has `consume`."""
-    steal: bool
+    force: bool
+    """Supports claims with `force_up_to`."""
     groups: bool
     """Grants claims with the same `group` in one step, or none of them."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Why something is not supported. It becomes the end of the `UnsupportedError`'s message, after a colon."""
+
+
+ANY_TOKEN = 2**53 - 1
+"""As `force_up_to`: ends any lease."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +74,16 @@ class Claim:
     """Shared only: how many permits may be held at once, including those of this claim. None: any number."""
     permits: int = 1
     metadata: Optional[Metadata] = None
-    wait_ms: float = 0
+    waiter_ttl_ms: float = 0
     """How long the store keeps the claim in its queue without another request. 0: the claim is not queued."""
-    steal: bool = False
-    """In one step, ends every lease on the name and grants this exclusive claim with a higher token, before waiters."""
-    steal_up_to: Optional[int] = None
-    """With `steal`: the largest fencing token of a lease that the claim may end. Otherwise it is refused."""
+    force_up_to: Optional[int] = None
+    """In one step, ends every lease on the name and grants this exclusive claim with a higher token, before waiters.
+    The number is the largest fencing token of a lease that it may end. If there is a larger one, it is refused."""
     group: Optional[str] = None
     """Adjacent claims of one list with the same group are granted in one step, or none of them is. At most 100,
-    exclusive, with different lock names, neither waiting nor stealing. A member that already has its lease, because an
-    earlier answer was lost, counts as free. If its group is refused nevertheless, its answer is an exception: its lease
-    still exists and has to be withdrawn."""
+    exclusive, with different lock names, neither waiting nor with `force_up_to`. A member that already has its lease,
+    because an earlier answer was lost, counts as free. If its group is refused nevertheless, its answer is an
+    exception: its lease still exists and has to be withdrawn."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +259,7 @@ class Driver(Protocol):
         """Grants each claim or refuses it, in the order of the list.
 
         A claim whose `claim_id` already has a lease gets that lease again: the same fencing token, and its TTL starts
-        again. A refused claim with `wait_ms` above 0 is added to the queue, or keeps its place for another `wait_ms`.
+        again. A refused claim with `waiter_ttl_ms` above 0 is added to the queue, or keeps its place that long.
         """
 
     async def renew(self, renewals: Sequence[Renewal]) -> Sequence[Union[RenewAnswer, Exception]]:

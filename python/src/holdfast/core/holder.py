@@ -58,8 +58,7 @@ class ClaimRequest:
     heartbeat: bool = False
     min_hold_ms: float = 0
     max_hold_ms: float = math.inf
-    steal: bool = False
-    steal_up_to: Optional[int] = None
+    force_up_to: Optional[int] = None
     group: Optional[str] = None
     """All claims of one group must be made in one step, without an `await` between them."""
     chain: Optional[Chain] = None
@@ -116,7 +115,7 @@ class Holder:
         """Blocks that run under a lease."""
         self._ended: Optional[str] = None
         self.abandoned = False
-        self._store.on_stolen.add(self._on_stolen)
+        self._store.on_forced.add(self._on_forced)
         _holders.add(self)
 
     @property
@@ -133,7 +132,7 @@ class Holder:
         return MAX_TTL_MS if longest is None else longest
 
     def assert_supports(self, what: str) -> None:
-        """Raises `UnsupportedError` if the driver does not have `shared`, `limit`, `rate` or `steal`."""
+        """Raises `UnsupportedError` if the driver does not have `shared`, `limit`, `rate` or `force`."""
         if not getattr(self.capabilities, what):
             raise unsupported(self._store.driver, what)
 
@@ -161,8 +160,8 @@ class Holder:
             self.assert_supports("shared")
         if request.limit is not None:
             self.assert_supports("limit")
-        if request.steal:
-            self.assert_supports("steal")
+        if request.force_up_to is not None:
+            self.assert_supports("force")
         self.assert_room(1)
         acquiring = Acquiring(self, self._context, OwnClaim(self._claim_of(request)), request, on_end)
         self._pending[acquiring.pending] = request
@@ -253,7 +252,7 @@ class Holder:
         ends = [lease.begin_revoke("its instance was closed", cause) for lease in list(self.leases)]
         await asyncio.gather(*ends, return_exceptions=True)
         await self._in_flight.idle()
-        self._store.on_stolen.discard(self._on_stolen)
+        self._store.on_forced.discard(self._on_forced)
         self._scheduler.close()
         await close_store_client(self._store)
 
@@ -279,16 +278,16 @@ class Holder:
         shares their sockets, and closing a stream would also end the parent's watch on it."""
         forget_store_client(self._store)
 
-    def stolen(self, lease: HeldLease) -> None:
+    def forced(self, lease: HeldLease) -> None:
         """Earlier holders in this process lose their leases at once. Those in other processes learn of it from the
         store: from a message, or from the answer to their next renewal."""
-        for listener in list(self._store.on_stolen):
+        for listener in list(self._store.on_forced):
             listener(lease.lock_name, lease.holder_id, lease.fencing_token)
 
-    def _on_stolen(self, lock_name: str, holder_id: str, fencing_token: int) -> None:
+    def _on_forced(self, lock_name: str, holder_id: str, fencing_token: int) -> None:
         for lease in list(self.leases):
             if lease.lock_name == lock_name and lease.fencing_token < fencing_token:
-                lease.lose(f"it was stolen by {holder_id}")
+                lease.lose(f"it was force-released by {holder_id}")
 
     def _claim_of(self, request: ClaimRequest) -> Claim:
         if request.shared_chain is not None:
@@ -307,8 +306,7 @@ class Holder:
             request.permits,
             request.metadata,
             self._waiter_ttl_ms if request.wait_ms > 0 else 0,
-            request.steal,
-            request.steal_up_to,
+            request.force_up_to,
             request.group,
         )
 
@@ -336,8 +334,8 @@ class Holder:
         )
         self.leases[lease] = None
         self._held.begin()
-        if request.steal:
-            self.stolen(lease)
+        if request.force_up_to is not None:
+            self.forced(lease)
         return lease
 
     def _end_pending(self, matches: Callable[[ClaimRequest], bool]) -> None:

@@ -221,7 +221,7 @@ class PendingClaim:
 
     def late(self, answer: AcquireAnswer) -> None:
         """It was granted or queued after the call had timed out. If no caller is left for it, it must not stay."""
-        if self.own.abandoned and (isinstance(answer, Grant) or self.own.claim.wait_ms > 0):
+        if self.own.abandoned and (isinstance(answer, Grant) or self.own.claim.waiter_ttl_ms > 0):
             self._context.store.withdraw(self.own.claim)
 
     def _accept(self, grant: Grant, sent: Instant, now: Instant) -> None:
@@ -258,7 +258,7 @@ class PendingClaim:
         context = self._context
         # The slow poll behind the wake-ups. It also keeps the place in the queue, so it runs three times in the TTL of
         # a waiter.
-        slow_poll_ms = self.claim.wait_ms / 3
+        slow_poll_ms = self.claim.waiter_ttl_ms / 3
         hint_ms = math.inf if refusal.ask_again_ms is None else max(refusal.ask_again_ms + 1, _MIN_POLL_MS)
         poll_ms = slow_poll_ms if is_subscribed else backoff_ms(20, 1_000, self._tries, context.random)
         delay_ms = min(hint_ms, poll_ms)

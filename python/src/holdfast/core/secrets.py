@@ -40,7 +40,11 @@ def without_secrets(text: str) -> str:
 
 def message_of(error: BaseException) -> str:
     """The message of a client's error, never empty, in one line."""
-    return without_secrets(" ".join(str(error).split())) or type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # Its class may format fields that are missing.
+        text = ""
+    return without_secrets(" ".join(text.split())) or type(error).__name__
 
 
 def safe_cause(error: BaseException, depth: int = 0) -> BaseException:

@@ -51,7 +51,7 @@ _MISSING = {
     "shared": "shared mode",
     "limit": "limits, which semaphores need",
     "rate": "rate limits",
-    "steal": "taking a lock from its holder",
+    "force": "taking a lock from its holder",
 }
 
 
@@ -71,9 +71,9 @@ class StoreClient:
         self.ends_with_session = driver.capabilities.expiry == "session"
         self.background = InFlight()
         """Releases that no caller waits for."""
-        self.on_stolen: set[Callable[[str, str, int], None]] = set()
-        """Called with lock name, holder id and token when a claim of an instance on this client has taken a lock from
-        its holders."""
+        self.on_forced: set[Callable[[str, str, int], None]] = set()
+        """Called with lock name, holder id and token when a claim of an instance on this client has force-released a
+        lock."""
         self._postponed: set[Callable[[], None]] = set()
         self._calls = Calls(driver, clock, call_timeout_ms)
         self.wake_ups = WakeUps(driver, clock, random, self._calls)

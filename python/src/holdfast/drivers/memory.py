@@ -42,7 +42,7 @@ CAPABILITIES = Capabilities(
     wake=True,
     metadata=True,
     rate=True,
-    steal=True,
+    force=True,
     groups=True,
 )
 

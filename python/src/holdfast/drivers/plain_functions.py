@@ -49,10 +49,10 @@ capabilities = Capabilities(
     wake=False,
     metadata=True,
     rate=False,
-    steal=False,
+    force=False,
     groups=False,
     reasons=MappingProxyType(
-        {name: _ONLY for name in ("fencing", "shared", "limit", "queue", "wake", "rate", "steal", "groups")}
+        {name: _ONLY for name in ("fencing", "shared", "limit", "queue", "wake", "rate", "force", "groups")}
     ),
 )
 
@@ -72,7 +72,8 @@ def plain_functions_driver(handle: Any, *, schema: str = "public") -> PlainFunct
     `distributed_locks`, which `holdfast migrate` creates. It excludes all other clients, and they exclude it.
 
     What it cannot do, because two functions that return a boolean cannot: fencing tokens (every lease has the token 0,
-    which a guard refuses), shared locks and semaphores, a queue, wake-ups (waiters poll), rate limits, stealing.
+    which a guard refuses), shared locks and semaphores, a queue, wake-ups (waiters poll), rate limits, taking a lock by
+    force.
 
     - **Each acquisition has a holder id of its own**: yours, `/claim:`, and the claim id. `acquire_lock` is also true
       for the holder that asks again. With one holder id for all, two tasks would both have the lock.
@@ -117,7 +118,7 @@ class PlainFunctionsDriver:
 
     async def acquire(self, claims: Sequence[Claim]) -> Sequence[Union[Grant, Refusal, Exception]]:
         for claim in claims:
-            if claim.mode != "exclusive" or claim.steal or claim.group is not None:
+            if claim.mode != "exclusive" or claim.force_up_to is not None or claim.group is not None:
                 raise UnsupportedError(f"the plain_functions driver has exclusive locks only: {_ONLY}")
         answers: list[Union[Grant, Refusal, Exception]] = []
         for claim in claims:

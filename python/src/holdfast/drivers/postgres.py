@@ -72,7 +72,7 @@ capabilities = Capabilities(
     wake=True,
     metadata=True,
     rate=True,
-    steal=True,
+    force=True,
     groups=True,
 )
 
@@ -143,7 +143,7 @@ async def migrate_postgres_url(
 _ANSWER = {
     "acquire": "granted_claims",
     "acquire_groups": "granted_claims",
-    "steal": "fencing_token",
+    "acquire_by_force": "fencing_token",
     "renew": "answers",
     "release": "answers",
     "inspect": "page",
@@ -183,8 +183,8 @@ class PostgresDriver:
         return self._connections.place
 
     async def acquire(self, claims: Sequence[Claim]) -> Sequence[Union[Grant, Refusal, Exception]]:
-        """Claims that steal and groups are rare. So a list that has some is sent in parts, in order: each claim that
-        steals is a call of its own, and so is each run of groups. A failure counts for its own part only."""
+        """Claims with force and groups are rare. So a list that has some is sent in parts, in order: each claim with
+        force is a call of its own, and so is each run of groups. A failure counts for its own part only."""
         parts = _parts_of(claims)
         if len(parts) == 1:
             return await self._acquire_part(parts[0])
@@ -197,12 +197,12 @@ class PostgresDriver:
         return answers
 
     async def _acquire_part(self, claims: Sequence[Claim]) -> Sequence[AcquireAnswer]:
-        if claims[0].steal:
-            return [await self._steal(claims[0])]
+        if claims[0].force_up_to is not None:
+            return [await self._acquire_by_force(claims[0])]
         if claims[0].group is not None:
             row = await self._call("acquire_groups", acquire_groups_values(claims, self._relaxed))
             return acquire_groups_answers(claims, row)
-        if not any(claim.wait_ms > 0 for claim in claims):
+        if not any(claim.waiter_ttl_ms > 0 for claim in claims):
             return await self._ask(claims, "")
         sent = self._notify_connection.sends(claims)
         answers = await self._ask(claims, sent.address)
@@ -213,11 +213,11 @@ class PostgresDriver:
         row = await self._call("acquire", acquire_values(claims, address, self._relaxed))
         return acquire_answers(claims, row)
 
-    async def _steal(self, claim: Claim) -> AcquireAnswer:
-        up_to = None if claim.steal_up_to is None else str(claim.steal_up_to)
+    async def _acquire_by_force(self, claim: Claim) -> AcquireAnswer:
+        up_to = str(claim.force_up_to)
         ttl, metadata = repr(claim.ttl_ms), metadata_json(claim)
         row = await self._call(
-            "steal", [claim.lock_name, claim.claim_id, claim.holder_id, ttl, metadata, self._relaxed, up_to]
+            "acquire_by_force", [claim.lock_name, claim.claim_id, claim.holder_id, ttl, metadata, self._relaxed, up_to]
         )
         if row["fencing_token"] is None:
             return Refusal()
@@ -336,8 +336,8 @@ def _parts_of(claims: Sequence[Claim]) -> list[Sequence[Claim]]:
     parts: list[list[Claim]] = []
     kind_before: object = None
     for claim in claims:
-        kind = "steal" if claim.steal else "groups" if claim.group is not None else "plain"
-        if kind == kind_before and kind != "steal":
+        kind = "force" if claim.force_up_to is not None else "groups" if claim.group is not None else "plain"
+        if kind == kind_before and kind != "force":
             parts[-1].append(claim)
         else:
             parts.append([claim])

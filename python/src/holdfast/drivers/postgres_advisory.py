@@ -66,13 +66,13 @@ CAPABILITIES = Capabilities(
     wake=True,
     metadata=False,
     rate=False,
-    steal=False,
+    force=False,
     groups=False,
     reasons={
         "limit": "an advisory lock is free, shared or exclusive, and the server does not count. The postgres driver "
         "has limits",
         "rate": "it stores nothing that could be counted. The postgres driver has them",
-        "steal": "the server gives a session lock to no other session before its own has ended",
+        "force": "the server gives a session lock to no other session before its own has ended",
     },
 )
 

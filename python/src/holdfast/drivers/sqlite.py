@@ -59,7 +59,7 @@ CAPABILITIES = Capabilities(
     wake=True,
     metadata=True,
     rate=True,
-    steal=True,
+    force=True,
     groups=True,
 )
 
@@ -284,7 +284,7 @@ class SqliteDriver:
 
     def _note_waiters(self, claims: Sequence[Claim], answers: list[Union[Grant, Refusal, Exception]]) -> None:
         for claim, answer in zip(claims, answers):
-            if claim.wait_ms > 0 and not isinstance(answer, Grant):
+            if claim.waiter_ttl_ms > 0 and not isinstance(answer, Grant):
                 self._wake_ups.add(claim.lock_name, claim.claim_id)
             else:
                 self._wake_ups.remove(claim.lock_name, claim.claim_id)

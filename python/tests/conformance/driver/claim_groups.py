@@ -95,7 +95,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     name = ctx.name("waited for")
-    holder, waiter = ctx.claim(lock_name=name), ctx.claim(lock_name=name, wait_ms=LONG_MS)
+    holder, waiter = ctx.claim(lock_name=name), ctx.claim(lock_name=name, waiter_ttl_ms=LONG_MS)
     token = (await must_grant(a, holder)).fencing_token
     await must_refuse(a, waiter)
     await release_one(a, holder, token)

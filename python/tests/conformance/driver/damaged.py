@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Dict, List, Sequence, Tuple
 
-from holdfast.core.driver import Mode, RateAnswer, RateLimit, RateRequest
+from holdfast.core.driver import ANY_TOKEN, Mode, RateAnswer, RateLimit, RateRequest
 
 from ..context import Context
 from ..driver_calls import (
@@ -53,7 +53,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     driver = await ctx.driver()
     last = ctx.claim()
-    waiters = [ctx.claim(wait_ms=LONG_MS) for _ in range(3)]
+    waiters = [ctx.claim(waiter_ttl_ms=LONG_MS) for _ in range(3)]
     token = (await must_grant(driver, last)).fencing_token
     for waiter in waiters:
         await must_refuse(driver, waiter)
@@ -79,10 +79,10 @@ def tokens_rise(what: str, terms: Dict[str, Any], needs: Sequence[str]) -> None:
             await ctx.step_clock(-HOUR_MS)
 
 
-# A store may have a fast path for a lock that is not shared, waited for or stolen.
+# A store may have a fast path for a lock that is not shared, waited for or taken by force.
 tokens_rise("", {}, [])
 tokens_rise(" of shared leases", {"mode": "shared"}, ["shared"])
-tokens_rise(" of thefts", {"steal": True}, ["steal"])
+tokens_rise(" of claims with force", {"force_up_to": ANY_TOKEN}, ["force"])
 
 
 @case("failure 4: when the store’s clock jumps forward, the next holder fences the first one off", needs=["ttl"])
@@ -105,9 +105,9 @@ async def _(ctx: Context) -> None:
 )
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    holder, alive = ctx.claim(), ctx.claim(wait_ms=LONG_MS)
+    holder, alive = ctx.claim(), ctx.claim(waiter_ttl_ms=LONG_MS)
     token = (await must_grant(a, holder)).fencing_token
-    await must_refuse(b, ctx.claim(wait_ms=SHORT_MS))
+    await must_refuse(b, ctx.claim(waiter_ttl_ms=SHORT_MS))
     await must_refuse(a, alive)
     await ctx.step_clock(-HOUR_MS)
     await release_one(a, holder, token)
@@ -144,13 +144,13 @@ async def _(ctx: Context) -> None:
 )
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    holder, dead = ctx.claim(ttl_ms=2 * HOUR_MS), ctx.claim(wait_ms=2 * HOUR_MS)
+    holder, dead = ctx.claim(ttl_ms=2 * HOUR_MS), ctx.claim(waiter_ttl_ms=2 * HOUR_MS)
     token = (await must_grant(a, holder)).fencing_token
     await must_refuse(b, dead)
     await ctx.step_clock(HOUR_MS)
-    await must_refuse(b, replace(dead, wait_ms=SHORT_MS))
+    await must_refuse(b, replace(dead, waiter_ttl_ms=SHORT_MS))
     await ctx.step_clock(-HOUR_MS)
-    alive = ctx.claim(wait_ms=LONG_MS)
+    alive = ctx.claim(waiter_ttl_ms=LONG_MS)
     await must_refuse(a, alive)
     await release_one(a, holder, token)
     await until_granted(a, alive)
@@ -184,7 +184,7 @@ async def _(ctx: Context) -> None:
     holder = ctx.claim()
     token = (await must_grant(a, holder)).fencing_token
     for _ in range(3):
-        await must_refuse(b, ctx.claim(wait_ms=SHORT_MS))
+        await must_refuse(b, ctx.claim(waiter_ttl_ms=SHORT_MS))
     await ctx.step_clock(-HOUR_MS)
     await release_one(a, holder, token)
     await must_refuse(a, ctx.claim())
@@ -196,14 +196,14 @@ async def _(ctx: Context) -> None:
 
 @case(
     "failure 43: a forced release is enough to end a waiter that died while the store’s clock was ahead",
-    needs=["queue", "steal"],
+    needs=["queue", "force"],
 )
 async def _(ctx: Context) -> None:
     driver = await ctx.driver()
     await must_grant(driver, ctx.claim())
-    await must_refuse(driver, ctx.claim(wait_ms=SHORT_MS))
+    await must_refuse(driver, ctx.claim(waiter_ttl_ms=SHORT_MS))
     await ctx.step_clock(-HOUR_MS)
-    forced = ctx.claim(steal=True)
+    forced = ctx.claim(force_up_to=ANY_TOKEN)
     token = (await must_grant(driver, forced)).fencing_token
     await release_one(driver, forced, token)
     await outlast(SHORT_MS)

@@ -60,7 +60,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     await must_grant(a, ctx.claim())
-    claims = [ctx.claim(wait_ms=LONG_MS) for _ in range(3)]
+    claims = [ctx.claim(waiter_ttl_ms=LONG_MS) for _ in range(3)]
     for driver, claim in zip((a, b, a), claims):
         await must_refuse(driver, claim)
     waiters = await waiters_on(b, ctx.lock_name)
@@ -77,7 +77,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     await must_grant(a, ctx.claim())
-    claims = [ctx.claim(wait_ms=LONG_MS) for _ in range(150)]
+    claims = [ctx.claim(waiter_ttl_ms=LONG_MS) for _ in range(150)]
     assert granted(await a.acquire(claims)) == [False] * 150
     pages = await pages_of(b, InspectQuery(lock_name=ctx.lock_name))
     assert waiting_in(pages) == [claim.claim_id for claim in claims]
@@ -87,7 +87,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     await must_grant(a, ctx.claim())
-    claims = [ctx.claim(wait_ms=LONG_MS) for _ in range(600)]
+    claims = [ctx.claim(waiter_ttl_ms=LONG_MS) for _ in range(600)]
     await a.acquire(claims)
     for query in (InspectQuery(lock_name=ctx.lock_name), InspectQuery(prefix=ctx.lock_name)):
         pages = await pages_of(b, query)
@@ -173,8 +173,8 @@ async def _(ctx: Context) -> None:
     for suffix in "abc":
         name = ctx.name(suffix)
         await must_grant(driver, ctx.claim(lock_name=name))
-        await must_refuse(driver, ctx.claim(lock_name=name, wait_ms=LONG_MS))
-        await must_refuse(driver, ctx.claim(lock_name=name, wait_ms=LONG_MS))
+        await must_refuse(driver, ctx.claim(lock_name=name, waiter_ttl_ms=LONG_MS))
+        await must_refuse(driver, ctx.claim(lock_name=name, waiter_ttl_ms=LONG_MS))
     pages = await pages_of(driver, InspectQuery(prefix=ctx.lock_name, page_size=1))
     shown = [(len(page.leases), len(page.waiters)) for page in pages if page.leases or page.waiters]
     assert shown == [(1, 2)] * 3

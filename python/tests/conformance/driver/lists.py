@@ -49,7 +49,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     driver = await ctx.driver()
     await must_grant(driver, ctx.claim())
-    answers = unwrap_all(await driver.acquire([ctx.claim(wait_ms=LONG_MS) for _ in range(3)]))
+    answers = unwrap_all(await driver.acquire([ctx.claim(waiter_ttl_ms=LONG_MS) for _ in range(3)]))
     assert [answer.ahead if isinstance(answer, Refusal) else None for answer in answers] == [0, 1, 2]
 
 

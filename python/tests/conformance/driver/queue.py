@@ -20,7 +20,7 @@ case = queue.case
 @case("rule 10: waiters are served in the order in which they came, across processes")
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    line = [(driver, ctx.claim(wait_ms=LONG_MS)) for driver in (b, a, b)]
+    line = [(driver, ctx.claim(waiter_ttl_ms=LONG_MS)) for driver in (b, a, b)]
     last = a, ctx.claim()
     token = (await must_grant(*last)).fencing_token
     for driver, claim in line:
@@ -37,7 +37,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     await must_grant(a, ctx.claim())
-    first, second = ctx.claim(wait_ms=LONG_MS), ctx.claim(wait_ms=LONG_MS)
+    first, second = ctx.claim(waiter_ttl_ms=LONG_MS), ctx.claim(waiter_ttl_ms=LONG_MS)
     for _ in range(2):
         assert (await must_refuse(a, first)).ahead == 0
         assert (await must_refuse(b, second)).ahead == 1
@@ -54,7 +54,7 @@ async def _(ctx: Context) -> None:
 @case("rule 10: a newcomer does not overtake a waiter, even while the lock is free")
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    holder, waiter = ctx.claim(), ctx.claim(wait_ms=LONG_MS)
+    holder, waiter = ctx.claim(), ctx.claim(waiter_ttl_ms=LONG_MS)
     token = (await must_grant(a, holder)).fencing_token
     await must_refuse(b, waiter)
     await release_one(a, holder, token)
@@ -67,8 +67,8 @@ async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     lock_name = f"{ctx.lock_name} other"
     other, holder = ctx.claim(lock_name=lock_name), ctx.claim()
-    line = [ctx.claim(lock_name=lock_name, mode=mode, wait_ms=LONG_MS) for mode in ("shared", "exclusive")]
-    waiter = ctx.claim(wait_ms=LONG_MS)
+    line = [ctx.claim(lock_name=lock_name, mode=mode, waiter_ttl_ms=LONG_MS) for mode in ("shared", "exclusive")]
+    waiter = ctx.claim(waiter_ttl_ms=LONG_MS)
     tokens = [(await must_grant(a, claim)).fencing_token for claim in (holder, other)]
     for claim in (*line, waiter):
         await must_refuse(a, claim)
@@ -87,7 +87,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     holder = ctx.claim()
-    quitter, next = ctx.claim(wait_ms=LONG_MS), ctx.claim(wait_ms=LONG_MS)
+    quitter, next = ctx.claim(waiter_ttl_ms=LONG_MS), ctx.claim(waiter_ttl_ms=LONG_MS)
     token = (await must_grant(a, holder)).fencing_token
     await must_refuse(b, quitter)
     await must_refuse(b, next)
@@ -101,7 +101,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     holder = ctx.claim()
-    dead, alive = ctx.claim(wait_ms=SHORT_MS), ctx.claim(wait_ms=LONG_MS)
+    dead, alive = ctx.claim(waiter_ttl_ms=SHORT_MS), ctx.claim(waiter_ttl_ms=LONG_MS)
     token = (await must_grant(a, holder)).fencing_token
     await must_refuse(b, dead)
     await must_refuse(a, alive)
@@ -113,7 +113,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     holder = ctx.claim()
-    dead, alive = ctx.claim(wait_ms=SHORT_MS), ctx.claim(wait_ms=LONG_MS)
+    dead, alive = ctx.claim(waiter_ttl_ms=SHORT_MS), ctx.claim(waiter_ttl_ms=LONG_MS)
     token = (await must_grant(a, holder)).fencing_token
     await must_refuse(b, dead)
     await must_refuse(a, alive)
@@ -126,7 +126,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     driver = await ctx.driver()
     await must_grant(driver, ctx.claim())
-    await must_refuse(driver, ctx.claim(wait_ms=SHORT_MS))
+    await must_refuse(driver, ctx.claim(waiter_ttl_ms=SHORT_MS))
     await outlast(SHORT_MS)
     assert await waiters_on(driver, ctx.lock_name) == []
 
@@ -141,11 +141,11 @@ async def _(ctx: Context) -> None:
         nonlocal holder, first, second, token
         name = ctx.name(wait_ms)
         holder = ctx.claim(lock_name=name)
-        first, second = (ctx.claim(lock_name=name, wait_ms=ms) for ms in (wait_ms, LONG_MS))
+        first, second = (ctx.claim(lock_name=name, waiter_ttl_ms=ms) for ms in (wait_ms, LONG_MS))
         token = (await must_grant(a, holder)).fencing_token
         await must_refuse(b, first)
         await must_refuse(a, second)
-        await must_refuse(b, replace(first, wait_ms=LONG_MS))
+        await must_refuse(b, replace(first, waiter_ttl_ms=LONG_MS))
         # It came after the second if its first place was over by then.
         waiters = [waiter.claim_id for waiter in await waiters_on(a, name)]
         assert waiters == [first.claim_id, second.claim_id]
@@ -160,15 +160,15 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     driver = await ctx.driver()
     await must_grant(driver, ctx.claim(ttl_ms=10_000))
-    ask_again_ms = (await must_refuse(driver, ctx.claim(wait_ms=LONG_MS))).ask_again_ms
+    ask_again_ms = (await must_refuse(driver, ctx.claim(waiter_ttl_ms=LONG_MS))).ask_again_ms
     assert ask_again_ms is not None and 0 <= ask_again_ms <= 10_001
 
 
 @case("rule 10: readers that keep coming do not starve a writer", needs=["shared"])
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    reader, writer = ctx.claim(mode="shared"), ctx.claim(wait_ms=LONG_MS)
-    late = ctx.claim(mode="shared", wait_ms=LONG_MS)
+    reader, writer = ctx.claim(mode="shared"), ctx.claim(waiter_ttl_ms=LONG_MS)
+    late = ctx.claim(mode="shared", waiter_ttl_ms=LONG_MS)
     token = (await must_grant(a, reader)).fencing_token
     await must_refuse(b, writer)
     await must_refuse(a, ctx.claim(mode="shared"))
@@ -185,7 +185,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     writer = ctx.claim()
-    readers = [ctx.claim(mode="shared", wait_ms=LONG_MS) for _ in range(3)]
+    readers = [ctx.claim(mode="shared", waiter_ttl_ms=LONG_MS) for _ in range(3)]
     token = (await must_grant(a, writer)).fencing_token
     for reader in readers:
         await must_refuse(b, reader)
@@ -197,7 +197,7 @@ async def _(ctx: Context) -> None:
 @case("readers behind a writer that gives up are admitted beside the current reader", needs=["shared"])
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    writer, reader = ctx.claim(wait_ms=LONG_MS), ctx.claim(mode="shared", wait_ms=LONG_MS)
+    writer, reader = ctx.claim(waiter_ttl_ms=LONG_MS), ctx.claim(mode="shared", waiter_ttl_ms=LONG_MS)
     await must_grant(a, ctx.claim(mode="shared"))
     await must_refuse(b, writer)
     await must_refuse(a, reader)
@@ -209,7 +209,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     holder = ctx.claim(mode="shared", limit=3, permits=2)
-    many = ctx.claim(mode="shared", limit=3, permits=2, wait_ms=LONG_MS)
+    many = ctx.claim(mode="shared", limit=3, permits=2, waiter_ttl_ms=LONG_MS)
     token = (await must_grant(a, holder)).fencing_token
     await must_refuse(b, many)
     await must_refuse(a, ctx.claim(mode="shared", limit=3, permits=1))

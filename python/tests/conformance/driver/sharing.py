@@ -93,7 +93,7 @@ async def _(ctx: Context) -> None:
         return await leases_on(a, ctx.lock_name) == []
 
     for _ in range(20):
-        writer, reader = ctx.claim(), ctx.claim(mode="shared", wait_ms=LONG_MS)
+        writer, reader = ctx.claim(), ctx.claim(mode="shared", waiter_ttl_ms=LONG_MS)
         token = (await until_granted(a, writer)).fencing_token
         assert isinstance(await acquire_one(b, reader), Refusal)
         # Both at once: the store decides which comes first.
@@ -131,7 +131,7 @@ async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     first, second = ctx.claim(mode="shared", limit=2), ctx.claim(mode="shared", limit=2)
     of_first, of_second = await must_grant(a, first), await must_grant(a, second)
-    early, late = (ctx.claim(mode="shared", limit=2, wait_ms=LONG_MS) for _ in range(2))
+    early, late = (ctx.claim(mode="shared", limit=2, waiter_ttl_ms=LONG_MS) for _ in range(2))
     await must_refuse(b, early)
     await must_refuse(b, late)
     await release_one(a, first, of_first.fencing_token)

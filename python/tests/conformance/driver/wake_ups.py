@@ -20,7 +20,7 @@ case = wake_ups.case
 @case("rule 10: a waiter is notified of a release by another process")
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    holder, waiter = ctx.claim(), ctx.claim(wait_ms=LONG_MS)
+    holder, waiter = ctx.claim(), ctx.claim(waiter_ttl_ms=LONG_MS)
     token = (await must_grant(a, holder)).fencing_token
     heard = await listen_on(b)
     await must_refuse(b, waiter)
@@ -32,7 +32,7 @@ async def _(ctx: Context) -> None:
 @case("a waiter is notified of a release by its own process")
 async def _(ctx: Context) -> None:
     driver = await ctx.driver()
-    holder, waiter = ctx.claim(), ctx.claim(wait_ms=LONG_MS)
+    holder, waiter = ctx.claim(), ctx.claim(waiter_ttl_ms=LONG_MS)
     token = (await must_grant(driver, holder)).fencing_token
     heard = await listen_on(driver)
     await must_refuse(driver, waiter)
@@ -45,7 +45,7 @@ async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     for round in range(5):
         name = ctx.name(round)
-        holder, waiter = ctx.claim(lock_name=name), ctx.claim(lock_name=name, wait_ms=LONG_MS)
+        holder, waiter = ctx.claim(lock_name=name), ctx.claim(lock_name=name, waiter_ttl_ms=LONG_MS)
         token = (await must_grant(a, holder)).fencing_token
         await must_refuse(b, waiter)
         heard = await listen_on(b)
@@ -58,7 +58,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     holder = ctx.claim()
-    quitter, next = ctx.claim(wait_ms=LONG_MS), ctx.claim(wait_ms=LONG_MS)
+    quitter, next = ctx.claim(waiter_ttl_ms=LONG_MS), ctx.claim(waiter_ttl_ms=LONG_MS)
     token = (await must_grant(a, holder)).fencing_token
     await must_refuse(a, quitter)
     await must_refuse(b, next)
@@ -73,7 +73,7 @@ async def _(ctx: Context) -> None:
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     writer = ctx.claim()
-    readers = [ctx.claim(mode="shared", wait_ms=LONG_MS) for _ in range(3)]
+    readers = [ctx.claim(mode="shared", waiter_ttl_ms=LONG_MS) for _ in range(3)]
     token = (await must_grant(a, writer)).fencing_token
     heard = await listen_on(b)
     for reader in readers:
@@ -88,7 +88,7 @@ async def _(ctx: Context) -> None:
 @case("a grant in a notification is the one that asking again returns", needs=["queue"])
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    holder, waiter = ctx.claim(), ctx.claim(wait_ms=LONG_MS)
+    holder, waiter = ctx.claim(), ctx.claim(waiter_ttl_ms=LONG_MS)
     token = (await must_grant(a, holder)).fencing_token
     heard = await listen_on(b)
     await must_refuse(b, waiter)
@@ -103,7 +103,7 @@ async def _(ctx: Context) -> None:
 @case("a listener that has stopped gets nothing more")
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    holder, waiter = ctx.claim(), ctx.claim(wait_ms=LONG_MS)
+    holder, waiter = ctx.claim(), ctx.claim(waiter_ttl_ms=LONG_MS)
     token = (await must_grant(a, holder)).fencing_token
     stopped = await listen_on(b)
     await stopped.stop()
@@ -124,7 +124,7 @@ def is_woken(mode: Mode, how: str, shorten: Shorten) -> None:
     )
     async def _(ctx: Context) -> None:
         a, b = await ctx.driver(), await ctx.driver()
-        holder, waiter = ctx.claim(mode=mode), ctx.claim(wait_ms=LONG_MS)
+        holder, waiter = ctx.claim(mode=mode), ctx.claim(waiter_ttl_ms=LONG_MS)
         token = (await must_grant(a, holder)).fencing_token
         heard = await listen_on(b)
         before = await must_refuse(b, waiter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.core.driver import ANY_TOKEN
 from holdfast.core.clock import SYSTEM_CLOCK, SYSTEM_RANDOM
 from holdfast.core.holder import ClaimRequest, Holder
 from holdfast.core.lease import HeldLease
@@ -14,20 +15,20 @@ from ..faulty_network import FaultyNetwork, fails
 from ..suite import Group
 from ..timing import LONG_MS, until, within
 
-message_faults = Group("faults: messages", needs=["steal", "wake", "ttl"])
+message_faults = Group("faults: messages", needs=["force", "wake", "ttl"])
 case = message_faults.case
 
 
-@case("rule 15: a holder that gets a false report of a theft asks the store, and goes on")
+@case("rule 15: a holder that gets a false report of a forced release asks, and goes on")
 async def _(ctx: Context) -> None:
     watched = await watched_lease(ctx)
     lease, renewals = watched.lease, watched.network.counts["renew"]
     before, ends_at_ms = renewals.answered, (await lease_on(watched.network.driver, ctx.lock_name)).expires_at_ms
-    watched.report_theft()
+    watched.report_loss()
     assert not lease.lost.is_set(), "it believed the message"
     await until("the store to be asked", lambda: renewals.answered > before)
     # When the next answer comes, the first one has been dealt with.
-    watched.report_theft()
+    watched.report_loss()
     await until("the store to be asked again", lambda: renewals.answered > before + 1)
     assert not lease.lost.is_set()
     lease_now = await lease_on(watched.network.driver, ctx.lock_name)
@@ -36,28 +37,28 @@ async def _(ctx: Context) -> None:
     assert await lease.release() is True
 
 
-@case("a holder that gets a report of a theft loses the lock when the store confirms it")
+@case("a holder that gets a report of a forced release loses the lock when the store confirms it")
 async def _(ctx: Context) -> None:
     watched = await watched_lease(ctx)
     # If the store sends a message of its own, it is lost.
     watched.network.mute()
-    await must_grant(await ctx.driver(), ctx.claim(steal=True))
+    await must_grant(await ctx.driver(), ctx.claim(force_up_to=ANY_TOKEN))
     assert not watched.lease.lost.is_set()
-    watched.report_theft()
+    watched.report_loss()
     error = await within("the loss", watched.lease.lost.wait())
-    assert "it was stolen" in str(error)
+    assert "it was force-released" in str(error)
     assert await watched.lease.release() is False
 
 
-@case("rule 3: a reported theft is no loss while the store cannot be asked")
+@case("rule 3: a reported forced release is no loss while the store cannot be asked")
 async def _(ctx: Context) -> None:
     watched = await watched_lease(ctx)
     renewals = watched.network.counts["renew"]
     before = renewals.calls
     watched.network.once("renew", fails)
-    watched.report_theft()
+    watched.report_loss()
     await until("the store to be asked", lambda: renewals.calls > before)
-    watched.report_theft()
+    watched.report_loss()
     await until("the store to be asked again", lambda: renewals.answered > 0)
     assert not watched.lease.lost.is_set()
     assert await watched.lease.release() is True
@@ -69,7 +70,7 @@ async def _(ctx: Context) -> None:
     renewals = watched.network.counts["renew"]
     before = renewals.calls
     for _ in range(1_000):
-        watched.report_theft()
+        watched.report_loss()
     await until("the store to be asked", lambda: renewals.answered >= before + 2)
     assert renewals.calls == before + 2
     assert await watched.lease.release() is True
@@ -80,13 +81,13 @@ class Watched:
     lease: HeldLease
     network: FaultyNetwork
 
-    def report_theft(self) -> None:
+    def report_loss(self) -> None:
         claim_id = self.lease.claim.claim_id
-        self.network.deliver(lambda listener: listener.lost(claim_id, RuntimeError("it was stolen")))
+        self.network.deliver(lambda listener: listener.lost(claim_id, RuntimeError("it was force-released")))
 
 
 async def watched_lease(ctx: Context) -> Watched:
-    """A lease whose holder is subscribed to messages about thefts."""
+    """A lease whose holder is subscribed to messages about forced releases."""
     opened = await ctx.open(
         lambda driver: Holder(
             driver,

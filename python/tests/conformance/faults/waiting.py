@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from holdfast.core.driver import ANY_TOKEN
 from holdfast.errors import StoreError
 from support.steered_clock import SteeredClock
 
@@ -147,8 +148,8 @@ async def _(ctx: Context) -> None:
 
 
 @case(
-    "a waiter is notified when a thief’s lease ends sooner than the one it waited for",
-    needs=["queue", "wake", "steal"],
+    "a waiter is notified when a lease taken by force ends sooner than the one it waited for",
+    needs=["queue", "wake", "force"],
 )
 async def _(ctx: Context) -> None:
     a, b = await ctx.lock(), await ctx.lock(**WOKEN_OR_NOTHING)
@@ -156,8 +157,8 @@ async def _(ctx: Context) -> None:
     next = asyncio.ensure_future(b.lock.hold(ctx.lock_name, **PATIENT))
     await until_asked(b, 2)
     # It is not released, so the waiter can rely on its end only.
-    await must_grant(a.real_driver, ctx.claim(steal=True, ttl_ms=SHORT_MS))
-    await within("the waiter to ask at the end of the thief’s lease", next)
+    await must_grant(a.real_driver, ctx.claim(force_up_to=ANY_TOKEN, ttl_ms=SHORT_MS))
+    await within("the waiter to ask at the end of that lease", next)
 
 
 @case("fault: waiting does not become a hot loop")

@@ -12,7 +12,7 @@ from ..context import Context
 from ..suite import Group
 from ..timing import LONG_MS, until, within
 
-forced_releases = Group("DistributedLock: released by force", needs=["steal"])
+forced_releases = Group("DistributedLock: released by force", needs=["force"])
 case = forced_releases.case
 
 

@@ -143,7 +143,7 @@ async def _(ctx: Context) -> None:
     assert not await a.lock.acquire(ctx.lock_name, blocking=False)
 
 
-@case("all requests of one turn of the event loop go to the store in one list")
+@case("all requests of one turn of the event loop go to each part of the store in one list")
 async def _(ctx: Context) -> None:
     a = await ctx.lock()
     names = [ctx.name(index) for index in range(50)]

@@ -42,7 +42,7 @@ async def _(ctx: Context) -> None:
         assert await tokens_on(name) == []
 
 
-@case("free locks are acquired in one call to the driver, and released in one")
+@case("free locks are acquired in one call to each part of the store, and released in one")
 async def _(ctx: Context) -> None:
     a = await ctx.lock()
     async with a.lock.locks([ctx.name(suffix) for suffix in "cab"]):

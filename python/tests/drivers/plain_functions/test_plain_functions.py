@@ -9,7 +9,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from holdfast.core.driver import Claim, Grant, InspectQuery, LeaseRef, Refusal, Renewal
+from holdfast.core.driver import ANY_TOKEN, Claim, Grant, InspectQuery, LeaseRef, Refusal, Renewal
 from holdfast.drivers.plain_functions import plain_functions_driver
 from holdfast.drivers.postgres import migrate_postgres, postgres_driver
 from holdfast.errors import ClosedError, InvalidArgumentError, StoreError, UnsupportedError
@@ -235,13 +235,13 @@ async def test_says_what_it_cannot_do(pool: Any, lock_name: str) -> None:
     driver = plain_functions_driver(Handle(pool))
     for wanted in (
         claim(lock_name, mode="shared"),
-        claim(lock_name, steal=True),
+        claim(lock_name, force_up_to=ANY_TOKEN),
         claim(lock_name, group="g"),
     ):
         with pytest.raises(UnsupportedError, match="postgres_driver"):
             await driver.acquire([wanted])
     of = driver.capabilities
-    assert not any([of.fencing, of.shared, of.limit, of.queue, of.wake, of.rate, of.steal, of.groups])
+    assert not any([of.fencing, of.shared, of.limit, of.queue, of.wake, of.rate, of.force, of.groups])
     with pytest.raises(UnsupportedError):
         await driver.consume([])
     await driver.close()

@@ -151,7 +151,7 @@ async def test_two_drivers_share_one_asyncpg_connection_and_leave_it_as_it_was(
         stop = await one.listen(heard)
         claims = [claim_on(f"{lock_name}:{index}") for index in range(20)]
         await asyncio.gather(*(grant_of([one, other][index % 2], claim) for index, claim in enumerate(claims)))
-        waiting = claim_on(claims[0].lock_name, wait_ms=60_000)
+        waiting = claim_on(claims[0].lock_name, waiter_ttl_ms=60_000)
         await refusal_of(one, waiting)
         assert await other.release([lease_of(claims[0], await grant_of(other, claims[0]))]) == [True]
         await heard.wait_for("granted", waiting.claim_id)
@@ -213,7 +213,7 @@ async def test_a_psycopg_pool_whose_transactions_begin_by_themselves_is_left_as_
         await asyncio.gather(*(grant_of(driver, claim) for claim in claims))
         heard = Heard({claim.claim_id for claim in claims})
         stop = await driver.listen(heard)
-        waiting = claim_on(claims[0].lock_name, wait_ms=60_000)
+        waiting = claim_on(claims[0].lock_name, waiter_ttl_ms=60_000)
         heard.about = {waiting.claim_id}
         await refusal_of(driver, waiting)
         assert await driver.release([lease_of(claims[0], await grant_of(driver, claims[0]))]) == [True]

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.core.driver import Grant, InspectQuery, Renewal
+from holdfast.core.driver import ANY_TOKEN, Grant, InspectQuery, Renewal
 from holdfast.drivers._postgres.own_pool import OwnPool
 from holdfast.errors import StoreError
 from support.names import unique
@@ -51,8 +51,8 @@ async def test_parts_of_a_list_fail_alone(postgres_url: str, lock_name: str) -> 
         transaction = other.transaction()
         await transaction.start()
         await other.execute("SELECT FROM distributed_locks WHERE lock_name = $1 FOR UPDATE", locked.lock_name)
-        stealing = claim_on(locked.lock_name, steal=True)
-        answers = await driver.acquire([plain, stealing, after])
+        forcing = claim_on(locked.lock_name, force_up_to=ANY_TOKEN)
+        answers = await driver.acquire([plain, forcing, after])
         assert [type(answer) for answer in answers] == [Grant, StoreError, Grant]
         await transaction.rollback()
 

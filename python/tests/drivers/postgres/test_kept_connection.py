@@ -178,7 +178,7 @@ async def test_a_forked_process_that_closes_the_driver_leaves_the_parents_connec
     async with counted_pool(postgres_url, 2) as pool:
         driver = postgres_driver(pool)
         await driver.listen(heard := Heard())
-        holder, waiter = claim_on(lock_name), claim_on(lock_name, wait_ms=20_000)
+        holder, waiter = claim_on(lock_name), claim_on(lock_name, waiter_ttl_ms=20_000)
         grant = await grant_of(driver, holder)
         await driver.acquire([waiter])
         await until("a kept connection", lambda: pool.get_idle_size() == 1)

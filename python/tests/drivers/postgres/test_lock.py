@@ -12,6 +12,7 @@ import psycopg_pool
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from holdfast.core.driver import ANY_TOKEN
 from holdfast import DistributedLock, LeaseLostError, NotAcquiredError, SyncDistributedLock
 from support.names import unique
 from support.postgres import claim_on, grant_of, opened
@@ -80,17 +81,17 @@ async def test_async_with_lock_over_every_client(kind: str, postgres_url: str, l
 
 
 @pytest.mark.parametrize("kind", ["url", "psycopg", "psycopg sync"])
-async def test_the_heartbeat_finds_that_a_lease_was_stolen_and_ends_the_block(
+async def test_the_heartbeat_finds_that_a_lease_was_force_released_and_ends_the_block(
     kind: str, postgres_url: str, lock_name: str
 ) -> None:
     async with AsyncExitStack() as cleanup:
         clock = SteeredClock()
         lock = DistributedLock(await client_of(kind, postgres_url, cleanup), clock=clock)
         cleanup.push_async_callback(lock.close)
-        thief = await cleanup.enter_async_context(opened("url with asyncpg", postgres_url))
+        taker = await cleanup.enter_async_context(opened("url with asyncpg", postgres_url))
         with pytest.raises(LeaseLostError):
             async with lock.lock(lock_name, timeout_seconds=600):
-                await grant_of(thief, claim_on(lock_name, steal=True))
+                await grant_of(taker, claim_on(lock_name, force_up_to=ANY_TOKEN))
                 clock.advance(240)  # the next heartbeat is due
                 await asyncio.sleep(50)
                 raise AssertionError("the block was not ended")

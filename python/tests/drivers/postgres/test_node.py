@@ -7,7 +7,17 @@ from typing import Any, AsyncIterator, Awaitable, Callable, List
 
 import pytest
 
-from holdfast.core.driver import Grant, InspectQuery, LeaseRef, RateAnswer, RateLimit, RateRequest, Refusal, Renewal
+from holdfast.core.driver import (
+    ANY_TOKEN,
+    Grant,
+    InspectQuery,
+    LeaseRef,
+    RateAnswer,
+    RateLimit,
+    RateRequest,
+    Refusal,
+    Renewal,
+)
 from holdfast.drivers.postgres import PostgresDriver
 from support.node_worker import NodeWorker
 from support.postgres import EVERY_CLIENT, Heard, claim_on, grant_of, lease_of, opened, own_schema, refusal_of
@@ -23,13 +33,13 @@ NODE_DRIVER = """
   let tell = () => {}
   const hear = (kind) => (claimId) => { told.push(`${kind} ${claimId}`); tell() }
   const listener = {
-    wake: (lockName, claimId) => hear('wake')(claimId),
+    wake: ({ claimId }) => hear('wake')(claimId),
     granted: hear('granted'), lost: hear('lost'), disconnected: hear('disconnected'),
   }
   expose({
     async open(url) { driver = await openPostgres(url) },
     close: () => driver.close(),
-    acquire: (claims) => driver.acquire(claims),
+    acquire: (claims) => driver.acquire(claims, { secret: `${Math.random()}` }),
     renew: (renewals) => driver.renew(renewals),
     release: (leases) => driver.release(leases),
     consume: (requests) => driver.consume(requests),
@@ -119,7 +129,7 @@ async def test_waiters_of_both_are_served_in_the_order_of_their_arrival_without_
     await node.call("listen")
     line: List[Any] = []
     for place in range(10):
-        claim = claim_on(lock_name, wait_ms=60_000)
+        claim = claim_on(lock_name, waiter_ttl_ms=60_000)
         is_node = place in (0, 3, 4, 6, 9)
         if is_node:
             assert (await node_acquire(node, claim))["ahead"] == place
@@ -140,18 +150,18 @@ async def test_waiters_of_both_are_served_in_the_order_of_their_arrival_without_
             assert await driver.release([LeaseRef(lock_name, claim.claim_id)]) == [True]
 
 
-async def test_a_theft_by_one_is_told_to_the_holder_in_the_other(
+async def test_a_forced_release_by_one_is_told_to_the_holder_in_the_other(
     driver: PostgresDriver, node: NodeWorker, lock_name: str
 ) -> None:
     heard = Heard()
     await driver.listen(heard)
     await node.call("listen")
-    mine, theirs = claim_on(lock_name), claim_on(lock_name, steal=True)
+    mine, theirs = claim_on(lock_name), claim_on(lock_name, force_up_to=ANY_TOKEN)
     await grant_of(driver, mine)
     assert (await node_acquire(node, theirs))["granted"]
     await heard.wait_for("lost", mine.claim_id)
-    assert "stolen by python" in str(heard.causes[0])
-    await grant_of(driver, claim_on(lock_name, steal=True))
+    assert "force-released by python" in str(heard.causes[0])
+    await grant_of(driver, claim_on(lock_name, force_up_to=ANY_TOKEN))
     await node.call("heard", f"lost {theirs.claim_id}")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import DistributedLock
 from holdfast.core.driver import InspectQuery, LeaseRef
-from holdfast.drivers._postgres.notifications import parse_events, parse_theft
+from holdfast.drivers._postgres.notifications import parse_events, parse_forced
 from holdfast.drivers.postgres import PostgresDriver, postgres_driver
 from holdfast.errors import StoreError
 from support.postgres import Heard, claim_on, connected, grant_of, lease_of, opened, own_schema, refusal_of, until
@@ -73,7 +73,7 @@ async def test_failure_38_a_role_that_may_read_all_tables_can_forge_neither_a_gr
     how: str, postgres_url: str, lock_name: str
 ) -> None:
     async with stranger(postgres_url) as (schema, attacker), opened(how, postgres_url, schema=schema) as driver:
-        held, waiting = claim_on(lock_name), claim_on(lock_name, wait_ms=60_000)
+        held, waiting = claim_on(lock_name), claim_on(lock_name, waiter_ttl_ms=60_000)
         grant = await grant_of(driver, held)
         heard = Heard()
         await driver.listen(heard)
@@ -171,7 +171,7 @@ async def test_a_grant_of_the_call_before_the_newest_makes_the_claim_ask_and_old
 ) -> None:
     async with opened("url with asyncpg", postgres_url) as driver, connected(postgres_url) as admin:
         held = claim_on(lock_name)
-        waiting = claim_on(lock_name, wait_ms=60_000, ttl_ms=30_000)
+        waiting = claim_on(lock_name, waiter_ttl_ms=60_000, ttl_ms=30_000)
         await grant_of(driver, held)
         heard = Heard()
         await driver.listen(heard)
@@ -197,7 +197,7 @@ async def test_a_grant_of_the_call_before_the_newest_makes_the_claim_ask_and_old
 
 async def test_a_claim_that_was_granted_or_released_is_told_nothing_more(postgres_url: str, lock_name: str) -> None:
     async with opened("url with asyncpg", postgres_url) as driver, connected(postgres_url) as admin:
-        held, given_up, last = claim_on(lock_name), *(claim_on(lock_name, wait_ms=60_000) for _ in range(2))
+        held, given_up, last = claim_on(lock_name), *(claim_on(lock_name, waiter_ttl_ms=60_000) for _ in range(2))
         grant = await grant_of(driver, held)
         heard = Heard()
         await driver.listen(heard)
@@ -220,7 +220,7 @@ async def test_the_first_call_of_a_driver_may_be_to_listen(how: str, postgres_ur
     async with own_schema(postgres_url) as schema, opened(how, postgres_url, schema=schema) as driver:
         heard = Heard()
         await driver.listen(heard)
-        held, waiting = claim_on("x"), claim_on("x", wait_ms=60_000)
+        held, waiting = claim_on("x"), claim_on("x", waiter_ttl_ms=60_000)
         grant = await grant_of(driver, held)
         await refusal_of(driver, waiting)
         assert await driver.release([lease_of(held, grant)]) == [True]
@@ -249,7 +249,7 @@ async def test_a_key_that_has_changed_is_read_with_the_next_ping(
         async with connected(postgres_url) as admin:
             await admin.execute(f"SELECT setval('{schema}.holdfast_key_1', 7)")
         await until("another key", lambda: driver._notify_connection._key != before)
-        held, waiting = claim_on("x"), claim_on("x", wait_ms=60_000)
+        held, waiting = claim_on("x"), claim_on("x", waiter_ttl_ms=60_000)
         grant = await grant_of(driver, held)
         await refusal_of(driver, waiting)
         assert await driver.release([lease_of(held, grant)]) == [True]
@@ -277,7 +277,7 @@ async def test_failure_29_a_listening_connection_that_ends_is_reported_once_and_
     monkeypatch.setattr("holdfast.drivers._postgres.notify_connection._PING_SECONDS", 3_600)
     url = f"{postgres_url}?application_name={lock_name}"
     async with connected(postgres_url) as admin, opened(how, url) as driver:
-        held, waiting = claim_on(lock_name), claim_on(lock_name, wait_ms=60_000)
+        held, waiting = claim_on(lock_name), claim_on(lock_name, waiter_ttl_ms=60_000)
         await grant_of(driver, held)
         heard = Heard({held.claim_id, waiting.claim_id})
         await driver.listen(heard)
@@ -308,7 +308,7 @@ async def test_a_pooler_that_swallows_notifications_is_detected(
             await driver.listen(Heard())
         assert refused.value.retryable
         # Locks work nevertheless, and waiters poll.
-        await refusal_of(driver, claim_on(lock_name, wait_ms=60_000))
+        await refusal_of(driver, claim_on(lock_name, waiter_ttl_ms=60_000))
 
 
 @pytest.mark.parametrize("how", ["url with asyncpg", "url with psycopg", "asyncpg connection"])
@@ -353,8 +353,8 @@ def test_payloads_of_another_form_are_ignored() -> None:
     assert (found[1].grant.fencing_token, found[1].grant.acquired_at_ms, found[1].grant.ttl_ms) == (1, 2.5, 3)
     for payload in ("", "{", "{}", "null", "1", '"x"', "[[[]]]", "[" * 100_000):
         assert parse_events(payload) == []
-        assert parse_theft(payload) == ([], "")
-    assert parse_theft('{"lost": ["a", 1, "b"], "by": "x"}') == (["a", "b"], "x")
+        assert parse_forced(payload) == ([], "")
+    assert parse_forced('{"lost": ["a", 1, "b"], "by": "x"}') == (["a", "b"], "x")
 
 
 def test_a_proof_that_is_no_text_proves_nothing() -> None:

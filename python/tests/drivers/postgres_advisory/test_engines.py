@@ -48,7 +48,7 @@ async def test_a_driver_beside_an_engine_holds_waits_and_notices_a_loss(
     driver, other, listener = postgres_advisory_driver(engine), await open_driver(), Listener()
     await driver.listen(listener)
     name = unique("engine")
-    claim, waiting = claim_on(name), claim_on(name, wait_ms=10_000)
+    claim, waiting = claim_on(name), claim_on(name, waiter_ttl_ms=10_000)
     held = await granted(other, claim)
     await driver.acquire([waiting])
     await other.release([ref_of(claim, held)])

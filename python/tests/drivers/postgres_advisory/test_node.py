@@ -88,7 +88,7 @@ async def test_a_python_waiter_is_served_by_a_release_in_node_and_a_node_waiter_
     name, driver, listener = unique("queue"), await open_driver(), Listener()
     await driver.listen(listener)
     await node.call("acquire", name, {})
-    waiting = claim_on(name, wait_ms=10_000)
+    waiting = claim_on(name, waiter_ttl_ms=10_000)
     await driver.acquire([waiting])
     # Each sees the other's waiter.
     [shown] = (await node.call("inspect", name))["waiters"]

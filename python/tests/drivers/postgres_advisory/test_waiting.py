@@ -37,7 +37,7 @@ async def test_rule_10_a_waiter_is_granted_by_the_server_and_keeps_the_lease(
 ) -> None:
     name, holder, listener = unique("wait"), await open_driver(), Listener()
     await driver.listen(listener)
-    claim, waiting = claim_on(name), claim_on(name, wait_ms=10_000, holder_id="waiter")
+    claim, waiting = claim_on(name), claim_on(name, waiter_ttl_ms=10_000, holder_id="waiter")
     grant = await granted(holder, claim)
     [refusal] = await driver.acquire([waiting])
     assert isinstance(refusal, Refusal) and refusal.holder is not None and refusal.holder.claim_id == claim.claim_id
@@ -59,7 +59,7 @@ async def test_the_end_of_a_connection_that_waited_is_the_loss_of_its_lease(
 ) -> None:
     name, holder, listener = unique("waited"), await open_driver(), Listener()
     await driver.listen(listener)
-    other, claim, waiting = claim_on(unique("main")), claim_on(name), claim_on(name, wait_ms=10_000)
+    other, claim, waiting = claim_on(unique("main")), claim_on(name), claim_on(name, waiter_ttl_ms=10_000)
     await granted(driver, other)
     await granted(holder, claim)
     await driver.acquire([waiting])
@@ -80,7 +80,7 @@ async def test_a_waiter_that_gives_up_leaves_the_queue_and_its_connection_is_use
     await granted(holder, claim_on(name))
     seen = set()
     for _ in range(3):
-        waiting = claim_on(name, wait_ms=10_000)
+        waiting = claim_on(name, waiter_ttl_ms=10_000)
         await driver.acquire([waiting])
         seen.update(await pids(admin, name, granted=False))
         assert await driver.release([ref_of(waiting)]) == [False]
@@ -97,7 +97,7 @@ async def test_a_waiter_that_gives_up_at_the_moment_of_its_grant_leaves_no_lock_
     async with admin.acquire() as holder:
         for number in range(40):
             await holder.fetch("SELECT pg_advisory_lock($1)", key)
-            waiting = claim_on(name, wait_ms=5_000)
+            waiting = claim_on(name, waiter_ttl_ms=5_000)
             await driver.acquire([waiting])
 
             async def unlock(delay: float) -> None:
@@ -114,7 +114,7 @@ async def test_a_place_ends_if_its_claim_does_not_ask_again(
     name, holder = unique("dead"), await open_driver()
     claim = claim_on(name)
     await granted(holder, claim)
-    await driver.acquire([claim_on(name, wait_ms=300)])
+    await driver.acquire([claim_on(name, waiter_ttl_ms=300)])
     await until("the end of the place", lambda: _none(pids(admin, name, granted=False)))
     await holder.release([ref_of(claim)])
     assert await is_free(holder, name)
@@ -126,7 +126,7 @@ async def test_a_lease_that_was_handed_over_is_given_up_if_its_claim_does_not_as
     name, holder = unique("unclaimed"), await open_driver()
     claim = claim_on(name)
     await granted(holder, claim)
-    await driver.acquire([claim_on(name, wait_ms=400)])
+    await driver.acquire([claim_on(name, waiter_ttl_ms=400)])
     await holder.release([ref_of(claim)])
     assert await until("the end of the lease", lambda: is_free(holder, name))
 
@@ -136,7 +136,7 @@ async def test_failure_29_a_waiter_whose_connection_was_ended_is_queued_again_wh
 ) -> None:
     name, holder, listener = unique("cut-off"), await open_driver(), Listener()
     await driver.listen(listener)
-    claim, waiting = claim_on(name), claim_on(name, wait_ms=10_000)
+    claim, waiting = claim_on(name), claim_on(name, waiter_ttl_ms=10_000)
     await granted(holder, claim)
     await driver.acquire([waiting])
     [pid] = await pids(admin, name, granted=False)
@@ -155,7 +155,7 @@ async def test_waiters_use_no_more_connections_than_stated_and_the_others_poll(
     driver = await open_driver(max_waiting_connections=2)
     claims = [claim_on(f"{name}:{number}") for number in range(5)]
     await holder.acquire(claims)
-    waiting = [claim_on(claim.lock_name, wait_ms=10_000) for claim in claims]
+    waiting = [claim_on(claim.lock_name, waiter_ttl_ms=10_000) for claim in claims]
     answers = await driver.acquire(waiting)
     assert [getattr(answer, "ask_again_ms") is not None for answer in answers] == [False, False, True, True, True]
     await holder.release([ref_of(claim) for claim in claims])
@@ -170,7 +170,7 @@ async def test_readers_share_a_lock_and_a_writer_waits_for_all_of_them(
     readers = [claim_on(name, mode="shared") for _ in range(3)]
     grants = [await granted(each, reader) for each, reader in zip((driver, driver, other), readers)]
     assert len({grant.fencing_token for grant in grants}) == 3
-    writer = claim_on(name, wait_ms=10_000)
+    writer = claim_on(name, waiter_ttl_ms=10_000)
     await driver.acquire([writer])
     await driver.release([ref_of(readers[0]), ref_of(readers[1])])
     assert writer.claim_id not in listener.grants

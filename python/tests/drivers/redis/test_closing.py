@@ -79,7 +79,7 @@ async def test_calls_of_several_steps_that_a_synchronous_client_is_closed_under_
     for step in range(40):
         driver = redis_driver(client)
         calls: List["asyncio.Future[Any]"] = [
-            asyncio.ensure_future(driver.acquire([Claim(f"{lock_name}:{step}", "1", "h", 3_000, wait_ms=500)])),
+            asyncio.ensure_future(driver.acquire([Claim(f"{lock_name}:{step}", "1", "h", 3_000, waiter_ttl_ms=500)])),
             asyncio.ensure_future(driver.renew([Renewal(f"{lock_name}:{step}", "1", 1, 3_000)])),
             asyncio.ensure_future(driver.listen(_Listener())),
             asyncio.ensure_future(driver.inspect(InspectQuery())),
@@ -109,7 +109,7 @@ async def test_a_forked_process_that_closes_the_driver_leaves_the_parents_connec
         client = redis.Redis(connection_pool=unknown_to_the_driver(**client.connection_pool.connection_kwargs))
     async with closing(redis_driver(client)) as driver:
         await driver.listen(heard := Heard())
-        holder, waiter = claim_on(lock_name), claim_on(lock_name, wait_ms=20_000)
+        holder, waiter = claim_on(lock_name), claim_on(lock_name, waiter_ttl_ms=20_000)
         grant = await grant_of(driver, holder)
         await refusal_of(driver, waiter)
         child = os.fork()

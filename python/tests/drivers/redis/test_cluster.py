@@ -147,7 +147,7 @@ async def test_a_waiter_subscribes_again_after_its_slot_has_moved(cluster, drive
     await driver.listen(heard)
     holder = claim_on(lock_name)
     grant = await grant_of(driver, holder)
-    waiter = claim_on(lock_name, wait_ms=60_000)
+    waiter = claim_on(lock_name, waiter_ttl_ms=60_000)
     await refusal_of(driver, waiter)
     await heard.wake_of(waiter)  # Subscribed: from now on it would not miss a grant.
     slot = slot_of_lock(lock_name)
@@ -168,7 +168,7 @@ async def test_tagged_names_keep_their_slot_and_all_keys_of_a_lock_are_in_one(cl
     for name in (f"{{{tag}}}:1", f"{{}}{tag}}}", f"}}{tag}{{", f"{tag}}}x{{y}}", f"{{{tag}"):
         reader = claim_on(name, mode="shared")
         await grant_of(driver, reader)
-        await refusal_of(driver, claim_on(name, wait_ms=5_000))
+        await refusal_of(driver, claim_on(name, waiter_ttl_ms=5_000))
         page = await driver.inspect(InspectQuery(lock_name=name))
         assert (len(page.leases), len(page.waiters)) == (1, 1), name
 

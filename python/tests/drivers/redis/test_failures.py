@@ -162,7 +162,7 @@ async def test_a_broken_subscription_is_reported_and_can_be_made_again(driver, p
     assert isinstance(heard.causes[0], StoreError)
     again = Heard()
     await driver.listen(again)
-    holder, waiter = claim_on(lock_name), claim_on(lock_name, wait_ms=20_000)
+    holder, waiter = claim_on(lock_name), claim_on(lock_name, waiter_ttl_ms=20_000)
     grant = await grant_of(direct, holder)
     await refusal_of(driver, waiter)
     await direct.release([lease_of(holder, grant)])

@@ -11,7 +11,7 @@ from typing import Any, AsyncIterator
 import pytest
 import redis
 import redis.asyncio
-from holdfast.core.driver import LeaseRef
+from holdfast.core.driver import ANY_TOKEN, LeaseRef
 from holdfast.drivers._redis.waiting import WaitingCall, read_wake_up
 from holdfast.drivers._shared.waiting_claims import WaitingClaims
 from holdfast.drivers.redis import RedisDriver, open_redis, redis_driver
@@ -62,7 +62,7 @@ async def test_a_released_lock_is_granted_to_the_first_waiter_in_the_message(dri
     await driver.listen(heard)
     holder = claim_on(lock_name)
     grant = await grant_of(other, holder)
-    first, second = claim_on(lock_name, wait_ms=20_000), claim_on(lock_name, wait_ms=20_000)
+    first, second = claim_on(lock_name, waiter_ttl_ms=20_000), claim_on(lock_name, waiter_ttl_ms=20_000)
     assert (await refusal_of(driver, first)).ahead == 0
     assert (await refusal_of(driver, second)).ahead == 1
     await other.release([lease_of(holder, grant)])
@@ -78,7 +78,7 @@ async def test_a_forged_grant_has_no_effect(driver, other, client, lock_name):
     heard = Heard()
     await driver.listen(heard)
     await grant_of(other, claim_on(lock_name))
-    waiter = claim_on(lock_name, wait_ms=20_000)
+    waiter = claim_on(lock_name, waiter_ttl_ms=20_000)
     refusal = await refusal_of(driver, waiter)
     assert refusal.holder is not None
     channel = (await waiter_text(client, waiter))[7]
@@ -107,7 +107,7 @@ async def test_a_grant_that_answers_an_older_call_has_no_effect(driver, other, c
     heard = Heard()
     await driver.listen(heard)
     await grant_of(other, claim_on(lock_name))
-    waiter = claim_on(lock_name, wait_ms=20_000)
+    waiter = claim_on(lock_name, waiter_ttl_ms=20_000)
     token = (await refusal_of(driver, waiter)).holder.fencing_token + 1_000
     older = await waiter_text(client, waiter)
     await refusal_of(driver, waiter)
@@ -122,7 +122,7 @@ async def test_a_grant_that_answers_an_older_call_has_no_effect(driver, other, c
 
 def test_a_proved_grant_on_another_channel_has_no_effect():
     """A replica, or a server from before a failover, may still publish on it."""
-    claims, waiter = WaitingClaims(), claim_on("order:1", wait_ms=20_000)
+    claims, waiter = WaitingClaims(), claim_on("order:1", waiter_ttl_ms=20_000)
     claims.sends([waiter], WaitingCall("holdfast:wake:now", "secret", 0, 0.0, False))
     genuine = message(waiter, 1_772_366_400_000_123, "secret")
     assert read_wake_up(claims, "holdfast:wake:before", genuine) is None
@@ -132,7 +132,7 @@ def test_a_proved_grant_on_another_channel_has_no_effect():
 
 def test_a_proof_that_is_no_text_has_no_effect():
     """It must not end the subscription."""
-    claims, claim = WaitingClaims(), claim_on("any", wait_ms=1_000)
+    claims, claim = WaitingClaims(), claim_on("any", waiter_ttl_ms=1_000)
     claims.sends([claim], WaitingCall("channel", "secret", 0, 0.0, False))
     assert read_wake_up(claims, "channel", f'[{json.dumps(claim.claim_id)},1,1,1,"\\ud800"]') is None
 
@@ -152,7 +152,7 @@ async def test_a_token_far_ahead_of_the_clock_is_only_a_hint(driver, other, clie
     heard = Heard()
     await driver.listen(heard)
     await grant_of(other, claim_on(lock_name))
-    waiter = claim_on(lock_name, wait_ms=20_000)
+    waiter = claim_on(lock_name, waiter_ttl_ms=20_000)
     await refusal_of(driver, waiter)
     stored = await waiter_text(client, waiter)
     told = f"{json.dumps(waiter.claim_id)},{2**53 - 1},1700000000000,30000"
@@ -167,7 +167,7 @@ async def test_a_withdrawn_claim_hears_nothing_more(driver, other, client, lock_
     await driver.listen(heard)
     holder = claim_on(lock_name)
     grant = await grant_of(other, holder)
-    waiter, witness = claim_on(lock_name, wait_ms=20_000), claim_on(lock_name, wait_ms=20_000)
+    waiter, witness = claim_on(lock_name, waiter_ttl_ms=20_000), claim_on(lock_name, waiter_ttl_ms=20_000)
     await refusal_of(driver, waiter)
     stored = await waiter_text(client, waiter)
     await refusal_of(driver, witness)
@@ -178,24 +178,24 @@ async def test_a_withdrawn_claim_hears_nothing_more(driver, other, client, lock_
     assert waiter.claim_id not in heard.grants
 
 
-async def test_a_theft_reaches_the_victim_at_once_as_a_hint(driver, other, lock_name):
+async def test_a_forced_release_reaches_the_victim_at_once_as_a_hint(driver, other, lock_name):
     heard = Heard()
     await driver.listen(heard)
     victim = claim_on(lock_name)
     grant = await grant_of(driver, victim)
-    thief = claim_on(lock_name, steal=True)
-    stolen = await grant_of(other, thief)
+    taker = claim_on(lock_name, force_up_to=ANY_TOKEN)
+    forced = await grant_of(other, taker)
     await heard.until(lambda: victim.claim_id in heard.losses)
-    assert "stolen by python" in str(heard.losses[victim.claim_id])
+    assert "force-released by python" in str(heard.losses[victim.claim_id])
     assert await driver.renew([renewal_of(victim, grant)]) == ["lost"]
-    assert await other.renew([renewal_of(thief, stolen)]) == ["renewed"]
+    assert await other.renew([renewal_of(taker, forced)]) == ["renewed"]
 
 
-async def test_a_theft_with_more_than_256_shared_leases_ends_all_of_them(driver, other, lock_name):
+async def test_a_forced_release_with_more_than_256_shared_leases_ends_all_of_them(driver, other, lock_name):
     readers = [claim_on(lock_name, mode="shared") for _ in range(600)]
     grants = await driver.acquire(readers)
-    thief = claim_on(lock_name, steal=True)
-    await grant_of(other, thief)
+    taker = claim_on(lock_name, force_up_to=ANY_TOKEN)
+    await grant_of(other, taker)
     answers = await driver.renew([renewal_of(claim, grant) for claim, grant in zip(readers, grants)])
     assert set(answers) == {"lost"}
 
@@ -206,7 +206,7 @@ async def test_the_channel_is_another_one_after_listening_was_stopped(driver, ot
     channels = []
     for _ in range(2):
         stop = await driver.listen(Heard())
-        waiter = claim_on(lock_name, wait_ms=20_000)
+        waiter = claim_on(lock_name, waiter_ttl_ms=20_000)
         await refusal_of(driver, waiter)
         channels.append((await waiter_text(client, waiter))[7])
         await stop()
@@ -219,7 +219,7 @@ async def test_claims_of_one_process_are_served_in_their_order(driver, lock_name
     await driver.listen(heard)
     holder = claim_on(lock_name)
     grant = await grant_of(driver, holder)
-    waiters = [claim_on(lock_name, wait_ms=20_000) for _ in range(40)]
+    waiters = [claim_on(lock_name, waiter_ttl_ms=20_000) for _ in range(40)]
     answers = await asyncio.gather(*(driver.acquire([waiter]) for waiter in waiters))
     assert [min(answer.ahead, 32) for (answer,) in answers] == [min(at, 32) for at in range(40)]
     lease = lease_of(holder, grant)
@@ -251,8 +251,8 @@ async def test_a_dead_waiter_is_skipped(own_redis, lock_name):
         await living.listen(heard)
         holder = claim_on(lock_name)
         grant = await grant_of(living, holder)
-        await refusal_of(dead, claim_on(lock_name, wait_ms=60_000))
-        waiter = claim_on(lock_name, wait_ms=60_000)
+        await refusal_of(dead, claim_on(lock_name, waiter_ttl_ms=60_000))
+        waiter = claim_on(lock_name, waiter_ttl_ms=60_000)
         assert (await refusal_of(living, waiter)).ahead == 1
         await dead.close()
         admin = redis.asyncio.Redis.from_url(server.url)

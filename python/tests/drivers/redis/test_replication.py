@@ -58,7 +58,7 @@ async def test_a_master_behind_sentinel(sentinel, kind, lock_name):
     async with closing(redis_driver(client)) as driver:
         heard = Heard()
         await driver.listen(heard)
-        holder, waiter = claim_on(lock_name), claim_on(lock_name, wait_ms=20_000)
+        holder, waiter = claim_on(lock_name), claim_on(lock_name, waiter_ttl_ms=20_000)
         grant = await grant_of(driver, holder)
         await driver.acquire([waiter])
         await driver.release([lease_of(holder, grant)])

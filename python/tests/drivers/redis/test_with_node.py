@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, AsyncIterator
 
 import pytest
-from holdfast.core.driver import InspectQuery, RateLimit, RateRequest
+from holdfast.core.driver import ANY_TOKEN, InspectQuery, RateLimit, RateRequest
 from holdfast.drivers.redis import RedisDriver, open_redis
 
 from support.redis_drivers import (
@@ -62,8 +62,8 @@ async def test_a_lease_of_one_language_is_refused_in_the_other(driver, node, loc
     page = await driver.inspect(InspectQuery(lock_name=lock_name))
     assert [lease.claim_id for lease in page.leases] == [theirs.claim_id]
 
-    stolen = await grant_of(driver, claim_on(lock_name, steal=True))
-    assert stolen.fencing_token > granted["fencingToken"]
+    forced = await grant_of(driver, claim_on(lock_name, force_up_to=ANY_TOKEN))
+    assert forced.fencing_token > granted["fencingToken"]
     renewal = {"lockName": lock_name, "claimId": theirs.claim_id, "fencingToken": granted["fencingToken"]}
     assert await node.call("renew", [{**renewal, "ttlMs": 60_000}]) == ["lost"]
 
@@ -75,7 +75,7 @@ async def test_waiters_of_both_languages_are_served_in_the_order_in_which_they_c
     await node.call("listen")
     holder = claim_on(lock_name)
     lease = lease_of(holder, await grant_of(driver, holder))
-    waiters = [claim_on(lock_name, wait_ms=30_000) for _ in range(6)]
+    waiters = [claim_on(lock_name, waiter_ttl_ms=30_000) for _ in range(6)]
     for at, waiter in enumerate(waiters):
         if at % 2 == 0:
             [refused] = await node.call("acquire", [in_node(waiter)])

@@ -9,7 +9,7 @@ from typing import Any, Callable, List, Sequence
 import pytest
 import redis
 import redis.asyncio
-from holdfast.core.driver import InspectQuery, LeaseRef
+from holdfast.core.driver import ANY_TOKEN, InspectQuery, LeaseRef
 from holdfast.drivers.redlock import NodeError, RedlockDriver, open_redlock, redlock_driver
 from holdfast.errors import InvalidArgumentError, StoreError, UnsupportedError
 
@@ -203,7 +203,7 @@ async def test_what_majorities_cannot_do_is_refused(ports, lock_name):
         assert driver.longest_ttl_ms == 30_000
         for claim, kind in (
             (claim_on(lock_name, mode="shared", limit=2), UnsupportedError),
-            (claim_on(lock_name, steal=True), UnsupportedError),
+            (claim_on(lock_name, force_up_to=ANY_TOKEN), UnsupportedError),
             (claim_on(lock_name, ttl_ms=30_001), InvalidArgumentError),
         ):
             assert isinstance(await error_of(driver.acquire([claim])), kind)
@@ -232,7 +232,7 @@ async def test_waiters_are_woken_by_a_release_of_another_process(ports, lock_nam
     async with closing(driver_at(ports[:3])) as driver, closing(driver_at(ports[:3])) as other:
         heard = Heard()
         stop = await driver.listen(heard)
-        holder, waiter = claim_on(lock_name), claim_on(lock_name, wait_ms=20_000)
+        holder, waiter = claim_on(lock_name), claim_on(lock_name, waiter_ttl_ms=20_000)
         grant = await grant_of(other, holder)
         refused = await refusal_of(driver, waiter)
         assert refused.ask_again_ms is not None
@@ -282,7 +282,7 @@ async def test_node_and_python_exclude_each_other(ports, node_worker: Callable[.
         theirs = claim_on(lock_name)
         [granted] = await worker.call("acquire", [in_node(theirs)])
         assert granted["fencingToken"] > grant.fencing_token
-        refusal = await refusal_of(driver, claim_on(lock_name, wait_ms=20_000))
+        refusal = await refusal_of(driver, claim_on(lock_name, waiter_ttl_ms=20_000))
         assert refusal.holder is not None and refusal.holder.fencing_token == granted["fencingToken"]
         heard.woken.clear()
         named = {"lockName": lock_name, "claimId": theirs.claim_id, "fencingToken": granted["fencingToken"]}

@@ -15,8 +15,8 @@ class Call:
     sent: float
 
 
-def claim(claim_id: str, wait_ms: float = 10_000) -> Claim:
-    return Claim("name", claim_id, "holder", 30_000, wait_ms=wait_ms)
+def claim(claim_id: str, waiter_ttl_ms: float = 10_000) -> Claim:
+    return Claim("name", claim_id, "holder", 30_000, waiter_ttl_ms=waiter_ttl_ms)
 
 
 def calls(number: int) -> Any:
@@ -35,7 +35,7 @@ def test_a_claim_has_its_newest_call_and_the_one_before() -> None:
 
 def test_a_claim_that_does_not_wait_is_not_remembered() -> None:
     claims: WaitingClaims[Call] = WaitingClaims()
-    claims.sends([claim("a", wait_ms=0), claim("b")], Call(time.monotonic()))
+    claims.sends([claim("a", waiter_ttl_ms=0), claim("b")], Call(time.monotonic()))
     assert [each.claim.claim_id for each in claims.all()] == ["b"]
 
 

@@ -201,7 +201,7 @@ async def test_the_claims_of_a_long_list_queue_in_their_order_even_if_another_pr
 ) -> None:
     await grant_of(driver, claim_on("name"))
     other.execute("BEGIN IMMEDIATE")
-    claims = [claim_on("name", wait_ms=60_000) for _ in range(LENGTH)]
+    claims = [claim_on("name", waiter_ttl_ms=60_000) for _ in range(LENGTH)]
     asking = asyncio.ensure_future(driver.acquire(claims))
     await asyncio.sleep(0.05)
     other.execute("ROLLBACK")
@@ -215,7 +215,7 @@ async def test_the_claims_of_a_long_list_queue_in_their_order_even_if_another_pr
 
 async def test_concurrent_calls_are_answered_in_their_order(driver: SqliteDriver) -> None:
     await grant_of(driver, claim_on("name"))
-    claims = [claim_on("name", wait_ms=60_000) for _ in range(20)]
+    claims = [claim_on("name", waiter_ttl_ms=60_000) for _ in range(20)]
     answers = await asyncio.gather(*(driver.acquire([claim]) for claim in claims))
     assert [answer.ahead for [answer] in answers] == list(range(20))  # type: ignore[union-attr]
 

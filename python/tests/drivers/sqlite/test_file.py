@@ -147,7 +147,7 @@ for path in sys.argv[1:]:
 async def test_a_file_of_an_older_format_is_upgraded_and_keeps_its_leases_waiters_and_limits(
     sqlite_path: Path, version: int
 ) -> None:
-    held, waiting = claim_on("name"), claim_on("name", wait_ms=60_000)
+    held, waiting = claim_on("name"), claim_on("name", waiter_ttl_ms=60_000)
     take = RateRequest("key", 1, [RateLimit(1, 3_600_000, 2)])
     async with opened(f"sqlite:{sqlite_path}") as driver:
         grant = await grant_of(driver, held)
@@ -179,7 +179,7 @@ async def test_folders_and_files_are_private_to_this_user(tmp_path: Path) -> Non
     path = tmp_path / "a/b/locks.db"
     async with opened(f"sqlite:{path}") as driver:
         await grant_of(driver, claim_on("name"))
-        await driver.acquire([claim_on("name", wait_ms=1_000)])
+        await driver.acquire([claim_on("name", waiter_ttl_ms=1_000)])
         await driver.listen(Heard())
         for folder in (tmp_path / "a", tmp_path / "a/b"):
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -117,7 +117,7 @@ class Listener:
 async def main():
     driver, other = await open_sqlite("sqlite:" + path), await open_sqlite("sqlite:" + path)
     assert await granted(other, claim("name", "holder"))
-    assert not await granted(driver, claim("name", "waiter", wait_ms=60_000))
+    assert not await granted(driver, claim("name", "waiter", waiter_ttl_ms=60_000))
     listener = Listener()
     await driver.listen(listener)
     def in_child():

@@ -8,7 +8,7 @@ from typing import Any, AsyncIterator, Awaitable, Callable, List
 
 import pytest
 
-from holdfast.core.driver import Grant, InspectQuery, LeaseRef, RateAnswer, RateLimit, RateRequest, Renewal
+from holdfast.core.driver import ANY_TOKEN, Grant, InspectQuery, LeaseRef, RateAnswer, RateLimit, RateRequest, Renewal
 from holdfast.drivers.sqlite import SqliteDriver
 from support.node_worker import NodeWorker
 from support.sqlite_driver import (
@@ -90,7 +90,7 @@ async def test_waiters_of_both_are_served_in_the_order_of_their_arrival(driver: 
     grant = await grant_of(driver, held)
     line: List[Any] = []
     for place in range(12):
-        claim = claim_on("name", wait_ms=60_000)
+        claim = claim_on("name", waiter_ttl_ms=60_000)
         is_node = random.random() < 0.5 if 0 < place < 11 else place == 0
         if is_node:
             assert (await node_acquire(node, claim))["ahead"] == place
@@ -125,7 +125,7 @@ async def test_waiters_of_both_are_served_in_the_order_of_their_arrival(driver: 
 
 async def test_a_release_in_node_wakes_the_waiter_here(driver: SqliteDriver, node: NodeWorker) -> None:
     for _ in range(3):
-        theirs, waiting = claim_on("name"), claim_on("name", wait_ms=60_000)
+        theirs, waiting = claim_on("name"), claim_on("name", waiter_ttl_ms=60_000)
         answer = await node_acquire(node, theirs)
         assert not await is_granted(driver, waiting)
         heard = Heard()
@@ -140,7 +140,7 @@ async def test_a_release_in_node_wakes_the_waiter_here(driver: SqliteDriver, nod
 async def test_a_release_here_wakes_the_waiter_in_node(driver: SqliteDriver, node: NodeWorker) -> None:
     await node.call("listen")
     for _ in range(3):
-        held, waiting = claim_on("name"), claim_on("name", wait_ms=60_000)
+        held, waiting = claim_on("name"), claim_on("name", waiter_ttl_ms=60_000)
         grant = await grant_of(driver, held)
         assert not (await node_acquire(node, waiting))["granted"]
         await driver.release([lease_of(held, grant)])
@@ -155,7 +155,7 @@ async def test_the_bell_alone_wakes_both_ways(
 ) -> None:
     """Without the poll, which would find the change a little later. Only inotify and the ring are left."""
     monkeypatch.setattr("holdfast.drivers._sqlite.watch._SAFETY_POLL_SECONDS", 3_600)
-    theirs, waiting = claim_on("name"), claim_on("name", wait_ms=60_000)
+    theirs, waiting = claim_on("name"), claim_on("name", waiter_ttl_ms=60_000)
     answer = await node_acquire(node, theirs)
     assert not await is_granted(driver, waiting)
     heard = Heard()
@@ -224,19 +224,21 @@ async def test_a_block_and_a_reset_of_one_are_seen_by_the_other(driver: SqliteDr
     assert isinstance(mine, RateAnswer) and mine.remaining == 3
 
 
-async def test_each_can_steal_from_the_other_but_not_a_newer_lease(driver: SqliteDriver, node: NodeWorker) -> None:
-    held, thief, late = claim_on("name"), claim_on("name", steal=True), claim_on("name")
+async def test_each_can_take_by_force_from_the_other_but_not_a_newer_lease(
+    driver: SqliteDriver, node: NodeWorker
+) -> None:
+    held, taker, late = claim_on("name"), claim_on("name", force_up_to=ANY_TOKEN), claim_on("name")
     grant = await grant_of(driver, held)
-    answer = await node_acquire(node, thief)
+    answer = await node_acquire(node, taker)
     assert answer["granted"] and answer["fencingToken"] > grant.fencing_token
     assert await driver.renew([Renewal("name", held.claim_id, grant.fencing_token, 60_000)]) == ["lost"]
     # It saw the first lease, which has been replaced meanwhile.
-    stale = claim_on("name", steal=True, steal_up_to=grant.fencing_token)
+    stale = claim_on("name", force_up_to=grant.fencing_token)
     refusal = await refusal_of(driver, stale)
-    assert refusal.holder is not None and refusal.holder.claim_id == thief.claim_id
-    back = await grant_of(driver, claim_on("name", steal=True, steal_up_to=answer["fencingToken"]))
+    assert refusal.holder is not None and refusal.holder.claim_id == taker.claim_id
+    back = await grant_of(driver, claim_on("name", force_up_to=answer["fencingToken"]))
     assert back.fencing_token > answer["fencingToken"]
-    assert await node.call("renew", [{**node_lease(thief, answer), "ttlMs": 60_000}]) == ["lost"]
+    assert await node.call("renew", [{**node_lease(taker, answer), "ttlMs": 60_000}]) == ["lost"]
     assert not (await node_acquire(node, late))["granted"]
 
 
@@ -258,7 +260,7 @@ async def test_a_group_is_granted_beside_the_leases_of_the_other_or_not_at_all(
 async def test_both_show_the_same_leases_and_waiters(driver: SqliteDriver, node: NodeWorker) -> None:
     await grant_of(driver, claim_on("a", metadata={"n": 1}))
     await node_acquire(node, claim_on("b", mode="shared", limit=4, permits=2))
-    await node_acquire(node, claim_on("a", wait_ms=60_000))
+    await node_acquire(node, claim_on("a", waiter_ttl_ms=60_000))
     mine = await driver.inspect(InspectQuery())
     theirs = await node.call("inspect", {})
     assert [each.claim_id for each in mine.leases] == [each["claimId"] for each in theirs["leases"]]

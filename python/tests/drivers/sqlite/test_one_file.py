@@ -311,7 +311,7 @@ async def test_a_waiter_is_told_that_its_file_is_gone_and_waits_in_the_new_one(s
     url = f"sqlite:{sqlite_path}"
     async with opened(url) as holder, opened(url) as driver:
         await grant_of(holder, claim_on("name"))
-        waiting = claim_on("name", wait_ms=60_000)
+        waiting = claim_on("name", waiter_ttl_ms=60_000)
         assert not await is_granted(driver, waiting)
         heard = Heard()
         await driver.listen(heard)

@@ -54,7 +54,7 @@ async def main():
     tries = 0
     while done < times:
         tries += 1
-        claim = Claim("name", f"{slot}.{tries}", slot, TTL_MS, wait_ms=2_000)
+        claim = Claim("name", f"{slot}.{tries}", slot, TTL_MS, waiter_ttl_ms=2_000)
         while True:
             listener.woken.clear()
             asked = time.monotonic()

@@ -10,7 +10,7 @@ from typing import Any, AsyncIterator, Awaitable, Callable, List, Sequence
 
 import pytest
 
-from holdfast.core.driver import Grant, InspectQuery, RateAnswer, RateLimit, RateRequest, Refusal
+from holdfast.core.driver import ANY_TOKEN, Grant, InspectQuery, RateAnswer, RateLimit, RateRequest, Refusal
 from holdfast.drivers.sqlite import SqliteDriver
 from holdfast.errors import InvalidArgumentError
 from support.node_process import REPOSITORY
@@ -52,7 +52,7 @@ async def test_a_lease_of_a_clock_that_was_ahead_ends_its_ttl_from_now(
     held = claim_on("name", ttl_ms=ttl_ms)
     grant = await grant_of(driver, held)
     clock_was_ahead(file, HOUR_MS)
-    refusal = await refusal_of(driver, claim_on("name", wait_ms=60_000))
+    refusal = await refusal_of(driver, claim_on("name", waiter_ttl_ms=60_000))
     assert refusal.holder is not None and refusal.holder.expires_at_ms is not None
     assert refusal.holder.expires_at_ms <= now_of(file) + ttl_ms
     assert refusal.ask_again_ms is not None and refusal.ask_again_ms <= ttl_ms
@@ -67,23 +67,23 @@ async def test_a_dead_waiter_of_a_clock_that_was_ahead_delays_the_queue_by_its_o
 ) -> None:
     held = claim_on("name")
     grant = await grant_of(driver, held)
-    assert not await is_granted(driver, claim_on("name", wait_ms=100))
+    assert not await is_granted(driver, claim_on("name", waiter_ttl_ms=100))
     clock_was_ahead(file, HOUR_MS)
-    waiting = claim_on("name", wait_ms=60_000)
+    waiting = claim_on("name", waiter_ttl_ms=60_000)
     assert not await is_granted(driver, waiting)
     await driver.release([lease_of(held, grant)])
     await asyncio.sleep(0.15)
     assert await is_granted(driver, waiting)
 
 
-async def test_a_thief_ends_the_rows_of_a_clock_that_was_ahead_and_tokens_still_rise(
+async def test_a_claim_with_force_ends_the_rows_of_a_clock_that_was_ahead_and_tokens_still_rise(
     driver: SqliteDriver, file: sqlite3.Connection
 ) -> None:
     await grant_of(driver, claim_on("name", ttl_ms=HOUR_MS))
-    assert not await is_granted(driver, claim_on("name", wait_ms=100))
+    assert not await is_granted(driver, claim_on("name", waiter_ttl_ms=100))
     clock_was_ahead(file, HOUR_MS)
     [(last_token,)] = file.execute("SELECT last_token FROM holdfast_counter").fetchall()
-    grant = await grant_of(driver, claim_on("name", steal=True))
+    grant = await grant_of(driver, claim_on("name", force_up_to=ANY_TOKEN))
     assert grant.fencing_token == last_token + 1
     [(expires_at_ms,)] = file.execute("SELECT expires_at_ms FROM holdfast_waiters").fetchall()
     assert expires_at_ms <= now_of(file) + 100
@@ -123,7 +123,7 @@ async def test_a_row_that_has_ended_counts_for_nothing_and_is_deleted_in_time(
 ) -> None:
     for name in ("name", "other"):
         await grant_of(driver, claim_on(name))
-        assert not await is_granted(driver, claim_on(name, wait_ms=60_000))
+        assert not await is_granted(driver, claim_on(name, waiter_ttl_ms=60_000))
     await driver.consume([RateRequest("key", 1, [RateLimit(1, 60_000, 1)])])
     clock_was_ahead(file, -2 * 60_000)
     assert await is_granted(driver, claim_on("name"))
@@ -165,7 +165,7 @@ async def test_fractions_of_a_millisecond_are_rounded_up_to_the_whole_ones_of_th
 ) -> None:
     grant = await grant_of(driver, claim_on("name", ttl_ms=60_000.25))
     assert grant.ttl_ms == 60_000.25
-    await refusal_of(driver, claim_on("name", wait_ms=1_000.5))
+    await refusal_of(driver, claim_on("name", waiter_ttl_ms=1_000.5))
     row = file.execute("SELECT ttl_ms, expires_at_ms - acquired_at_ms, typeof(expires_at_ms) FROM holdfast_leases")
     assert row.fetchone() == (60_001, 60_001, "integer")
     assert file.execute("SELECT wait_ms, typeof(expires_at_ms) FROM holdfast_waiters").fetchone() == (1_001, "integer")
@@ -215,7 +215,7 @@ async def test_asking_again_behind_20_000_waiters_costs_what_it_costs_behind_40(
     for name, waiters in (("few", 40), ("many", MANY)):
         await grant_of(driver, claim_on(name))
         queue_up(file, name, mode, waiters)
-        claims = [claim_on(name, mode=mode, wait_ms=600_000) for _ in range(50)]
+        claims = [claim_on(name, mode=mode, waiter_ttl_ms=600_000) for _ in range(50)]
         answers = await driver.acquire(claims)
         assert all(isinstance(answer, Refusal) and (answer.ahead or 0) >= 32 for answer in answers)
         steps.append(await steps_of(driver, lambda: driver.acquire(claims)))  # noqa: B023
@@ -264,7 +264,7 @@ async def test_a_page_with_very_many_leases_and_waiters_ends_early_even_within_a
     """Failure 51."""
     for name in "abc":
         share(file, f"'{name}'", 1_200)
-    waiting = [claim_on("b", wait_ms=60_000) for _ in range(700)]
+    waiting = [claim_on("b", waiter_ttl_ms=60_000) for _ in range(700)]
     await driver.acquire(waiting)
     for query in (InspectQuery(), InspectQuery(page_size=1), InspectQuery(lock_name="b")):
         leases = set()
@@ -291,7 +291,7 @@ async def test_what_is_no_end_of_a_page_is_refused(driver: SqliteDriver, after: 
 async def test_a_claim_behind_the_first_32_waiters_is_refused_until_they_are_gone(driver: SqliteDriver) -> None:
     held = claim_on("name")
     grant = await grant_of(driver, held)
-    readers = [claim_on("name", mode="shared", wait_ms=60_000) for _ in range(34)]
+    readers = [claim_on("name", mode="shared", waiter_ttl_ms=60_000) for _ in range(34)]
     await driver.acquire(readers)
     await driver.release([lease_of(held, grant)])
     assert not await is_granted(driver, readers[33])

@@ -149,7 +149,7 @@ def test_the_default_is_the_file_that_node_uses(tmp_path: Path, variable: str) -
     theirs = """
       import { openSqlite } from 'holdfast/drivers/sqlite'
       const driver = await openSqlite('sqlite:')
-      console.log(driver.reopen.args[0])
+      console.log(driver.extensions.reopen.args[0])
     """
     node = ["node", "--input-type=module", "--eval", theirs]
     answers = [

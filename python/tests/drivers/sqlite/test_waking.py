@@ -22,7 +22,7 @@ from support.sqlite_driver import Heard, claim_on, grant_of, is_granted, lease_o
 async def hand_over(url: str) -> None:
     """One driver waits, and is woken by the release of another."""
     async with opened(url) as holder, opened(url) as waiter:
-        held, waiting = claim_on("name"), claim_on("name", wait_ms=60_000)
+        held, waiting = claim_on("name"), claim_on("name", waiter_ttl_ms=60_000)
         grant = await grant_of(holder, held)
         assert not await is_granted(waiter, waiting)
         heard = Heard()
@@ -63,7 +63,7 @@ async def test_the_poll_finds_a_change_whose_bell_was_never_rung(
 
 async def test_a_bell_that_is_removed_is_replaced(sqlite_url: str, sqlite_path: Path, only_bell: None) -> None:
     async with opened(sqlite_url) as holder, opened(sqlite_url) as waiter:
-        held, waiting = claim_on("name"), claim_on("name", wait_ms=60_000)
+        held, waiting = claim_on("name"), claim_on("name", waiter_ttl_ms=60_000)
         grant = await grant_of(holder, held)
         assert not await is_granted(waiter, waiting)
         heard = Heard()
@@ -131,7 +131,7 @@ async def test_only_what_may_let_a_waiter_in_rings(
     async with opened(sqlite_url) as driver:
         held = claim_on("name")
         grant = await grant_of(driver, held)
-        waiting = claim_on("name", wait_ms=60_000)
+        waiting = claim_on("name", waiter_ttl_ms=60_000)
         assert not await is_granted(driver, waiting)
         await driver.renew([Renewal("name", held.claim_id, grant.fencing_token, 60_000)])
         await grant_of(driver, claim_on("other"))
@@ -147,7 +147,7 @@ async def test_a_shared_grant_rings_for_the_next_reader(sqlite_url: str, only_be
     async with opened(sqlite_url) as holder, opened(sqlite_url) as first, opened(sqlite_url) as second:
         held = claim_on("name")
         grant = await grant_of(holder, held)
-        readers = [claim_on("name", mode="shared", wait_ms=60_000) for _ in range(2)]
+        readers = [claim_on("name", mode="shared", waiter_ttl_ms=60_000) for _ in range(2)]
         heard = [Heard(), Heard()]
         for driver, reader, each in zip((first, second), readers, heard):
             assert not await is_granted(driver, reader)
@@ -161,8 +161,8 @@ async def test_a_shared_grant_rings_for_the_next_reader(sqlite_url: str, only_be
 async def test_a_withdrawn_first_waiter_wakes_the_next(sqlite_url: str, only_bell: None) -> None:
     async with opened(sqlite_url) as holder, opened(sqlite_url) as waiter:
         await grant_of(holder, claim_on("name", mode="shared"))
-        writer = claim_on("name", wait_ms=60_000)
-        reader = claim_on("name", mode="shared", wait_ms=60_000)
+        writer = claim_on("name", waiter_ttl_ms=60_000)
+        reader = claim_on("name", mode="shared", waiter_ttl_ms=60_000)
         assert not await is_granted(holder, writer)
         assert not await is_granted(waiter, reader)
         heard = Heard()
@@ -182,7 +182,7 @@ def count_statements(driver: SqliteDriver) -> List[str]:
 async def test_without_waiters_nothing_runs(sqlite_url: str) -> None:
     async with opened(sqlite_url) as driver, opened(sqlite_url) as other:
         await grant_of(other, claim_on("name"))
-        waiter = claim_on("name", wait_ms=60_000)
+        waiter = claim_on("name", waiter_ttl_ms=60_000)
         assert not await is_granted(driver, waiter)
         stop = await driver.listen(Heard())
         await driver.release([waiter_ref(waiter)])
@@ -202,7 +202,7 @@ async def test_a_waiter_only_reads_while_others_work_on_the_file(sqlite_url: str
     async with opened(sqlite_url) as driver, opened(sqlite_url) as other:
         held = claim_on("name")
         grant = await grant_of(other, held)
-        waiter = claim_on("name", wait_ms=60_000)
+        waiter = claim_on("name", waiter_ttl_ms=60_000)
         assert not await is_granted(driver, waiter)
         heard = Heard()
         await driver.listen(heard)
@@ -221,7 +221,7 @@ async def test_a_waiter_that_becomes_the_first_asks_once_to_learn_when_the_lease
 ) -> None:
     async with opened(sqlite_url) as driver, opened(sqlite_url) as other:
         await grant_of(other, claim_on("name"))
-        first, second = claim_on("name", wait_ms=60_000), claim_on("name", wait_ms=60_000)
+        first, second = claim_on("name", waiter_ttl_ms=60_000), claim_on("name", waiter_ttl_ms=60_000)
         assert not await is_granted(other, first)
         assert not await is_granted(driver, second)
         heard = Heard()
@@ -260,7 +260,7 @@ async def test_an_ended_loop_does_not_stop_the_driver_from_working_in_another(sq
     def in_own_loop() -> None:
         async def listen() -> None:
             await grant_of(driver, claim_on("name"))
-            await driver.acquire([claim_on("name", wait_ms=1_000)])
+            await driver.acquire([claim_on("name", waiter_ttl_ms=1_000)])
             await driver.listen(Heard())
 
         asyncio.run(listen())

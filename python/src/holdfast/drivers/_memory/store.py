@@ -94,18 +94,18 @@ class MemoryStore:
                     self._changed(name, lock)
                 return Grant(own.fencing_token, ttl_ms, own.acquired_at_ms)
 
-        if claim.steal:
+        if claim.force_up_to is not None:
             for lease in lock.leases:
-                if claim.steal_up_to is not None and lease.fencing_token > claim.steal_up_to:
+                if lease.fencing_token > claim.force_up_to:
                     return Refusal(_lease_record(lease), answered_at_ms=now)
-            stolen, lock.leases = lock.leases, []
-            for lease in stolen:
+            ended, lock.leases = lock.leases, []
+            for lease in ended:
                 self._report_lost(lease.claim, claim)
 
         waiter = next((each for each in lock.waiters if each.claim.claim_id == claim.claim_id), None)
         if waiter is not None:
-            waiter.ends_ms, waiter.length_ms = now + claim.wait_ms, claim.wait_ms
-        if claim.steal or self._is_admitted(lock, claim, waiter):
+            waiter.ends_ms, waiter.length_ms = now + claim.waiter_ttl_ms, claim.waiter_ttl_ms
+        if claim.force_up_to is not None or self._is_admitted(lock, claim, waiter):
             lease = _Lease(claim, now + ttl_ms, ttl_ms, self._next_token(now), now)
             self._forget_idle_locks(now)
             lock.leases.append(lease)
@@ -115,13 +115,13 @@ class MemoryStore:
             return Grant(lease.fencing_token, ttl_ms, now)
 
         holder = _lease_record(lock.leases[0]) if lock.leases else None
-        if claim.wait_ms <= 0:
+        if claim.waiter_ttl_ms <= 0:
             if waiter is not None:
                 lock.waiters.remove(waiter)
             self._keep(name, lock)
             return Refusal(holder, answered_at_ms=now)
         if waiter is None:
-            waiter = _Waiter(claim, now + claim.wait_ms, claim.wait_ms, now)
+            waiter = _Waiter(claim, now + claim.waiter_ttl_ms, claim.waiter_ttl_ms, now)
             lock.waiters.append(waiter)
         self._keep(name, lock)
         ahead = lock.waiters.index(waiter)
@@ -270,8 +270,8 @@ class MemoryStore:
             for listener in list(self.listeners):
                 listener.wake(name, claim_id)
 
-    def _report_lost(self, claim: Claim, thief: Claim) -> None:
-        cause = StoreError(f"it was stolen by {thief.holder_id}")
+    def _report_lost(self, claim: Claim, by: Claim) -> None:
+        cause = StoreError(f"it was force-released by {by.holder_id}")
         for listener in list(self.listeners):
             listener.lost(claim.claim_id, cause)
 

@@ -32,7 +32,7 @@ def acquire_values(claims: Sequence[Claim], channel: str, relaxed: str) -> list[
         number_array(claim.limit for claim in claims),
         number_array(claim.permits for claim in claims),
         number_array(claim.ttl_ms for claim in claims),
-        number_array(claim.wait_ms for claim in claims),
+        number_array(claim.waiter_ttl_ms for claim in claims),
         text_array(metadata_json(claim) for claim in claims),
         channel,
         relaxed,
@@ -83,7 +83,7 @@ def acquire_answers(claims: Sequence[Claim], row: Row) -> list[AcquireAnswer]:
         if holder is not None and holder.claim_id == claim.claim_id:
             # The claim itself, if it was handed the lock while the rest of the list was decided.
             holder = None
-        if claim.wait_ms == 0:
+        if claim.waiter_ttl_ms == 0:
             answers.append(Refusal(holder, answered_at_ms=answered_at_ms))
         else:
             place = ahead[index]

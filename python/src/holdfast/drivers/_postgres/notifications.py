@@ -15,7 +15,7 @@ from typing import Optional
 from ...core.driver import Grant
 from ...core.limits import MAX_SAFE_INTEGER
 
-STOLEN_CHANNEL = "holdfast_stolen"
+FORCED_CHANNEL = "holdfast_stolen"
 
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
 
@@ -58,7 +58,7 @@ def _event(event: object) -> Optional[WakeEvent]:
     return WakeEvent(claim_id, Grant(int(token), float(ttl), float(acquired_at)), terms, proof)
 
 
-def parse_theft(payload: str) -> tuple[list[str], str]:
+def parse_forced(payload: str) -> tuple[list[str], str]:
     """The claims that lost their lease, and the new holder."""
     found = _json(payload)
     if not isinstance(found, dict) or not isinstance(found.get("lost"), list):

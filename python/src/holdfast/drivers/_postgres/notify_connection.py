@@ -18,7 +18,7 @@ from .._shared.waiting_claims import WaitingClaims
 from .calls import AcquireAnswer
 from .connections import CLOSE_SECONDS, QUERY_SECONDS, Connections, Session
 from .errors import store_error_from
-from .notifications import STOLEN_CHANNEL, WakeEvent, parse_events, parse_theft
+from .notifications import FORCED_CHANNEL, WakeEvent, parse_events, parse_forced
 
 _PING_SECONDS = 5.0
 _PONG_SECONDS = 10.0
@@ -192,7 +192,7 @@ class NotifyConnection:
         session.watch(lambda cause: self._disconnected(subscription, cause))
         try:
             await self._read_key(session)
-            await session.listen([self._channel, STOLEN_CHANNEL], self._on_notification)
+            await session.listen([self._channel, FORCED_CHANNEL], self._on_notification)
             await self._test_delivery()
         except BaseException:
             await _close_quietly(session)
@@ -225,8 +225,8 @@ class NotifyConnection:
         )
 
     def _on_notification(self, channel: str, payload: str) -> None:
-        if channel == STOLEN_CHANNEL:
-            self._on_theft(payload)
+        if channel == FORCED_CHANNEL:
+            self._on_forced(payload)
         elif channel == self._channel:
             if payload.startswith("["):
                 for event in parse_events(payload):
@@ -252,12 +252,12 @@ class NotifyConnection:
             else:
                 listener.granted(event.claim_id, trimmed(event.grant, waiting.claim))
 
-    def _on_theft(self, payload: str) -> None:
+    def _on_forced(self, payload: str) -> None:
         """Only a hint: for a lease that it watches, the core asks the store, with one request at a time."""
-        lost, by = parse_theft(payload)
+        lost, by = parse_forced(payload)
         for claim_id in lost:
             for listener in list(self._listeners):
-                listener.lost(claim_id, StoreError(f"it was stolen by {by[:MAX_HOLDER_ID_LENGTH]}"))
+                listener.lost(claim_id, StoreError(f"it was force-released by {by[:MAX_HOLDER_ID_LENGTH]}"))
 
     def _disconnected(self, subscription: _Subscription, cause: BaseException) -> None:
         if self._current is not subscription:

@@ -60,7 +60,7 @@ class Acquire:
             return StoreError(f'the connection that was granted "{claim.lock_name}" has ended')
         return Refusal(
             holder=holder_of(claim.lock_name, rows),
-            ask_again_ms=_ASK_AGAIN_MS[attempt.queued] if claim.wait_ms > 0 else None,
+            ask_again_ms=_ASK_AGAIN_MS[attempt.queued] if claim.waiter_ttl_ms > 0 else None,
             # Grants are reported in order and as they happen. So every grant that is reported after this answer is
             # newer than it, which a time of 0 says.
             answered_at_ms=0,
@@ -76,7 +76,7 @@ class Acquire:
                 # Granted here, while a connection may still be waiting for it.
                 await self.waiting.drop(each.claim.claim_id)
             # A queued claim is notified of its grant. One for which no connection is left has to poll.
-            elif each.claim.wait_ms > 0 and self.waiting.start(each.claim, each.request):
+            elif each.claim.waiter_ttl_ms > 0 and self.waiting.start(each.claim, each.request):
                 each.queued = "first"
         return attempts
 
@@ -90,7 +90,7 @@ class Acquire:
             self.waiting.settled(claim.claim_id)
         is_queued = (
             lease is None
-            and claim.wait_ms > 0
+            and claim.waiter_ttl_ms > 0
             and self.waiting.has_waited_for(request)
             and self.waiting.start(claim, request)
         )

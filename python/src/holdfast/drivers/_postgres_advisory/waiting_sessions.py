@@ -86,7 +86,7 @@ class WaitingSessions:
         return any(idle.key == request.key and idle.session.lost is None for idle in self._idle)
 
     def start(self, claim: Claim, request: LockRequest) -> bool:
-        """Queues a claim, or keeps it queued for `wait_ms` more. False: no connection is left to wait with."""
+        """Queues a claim, or keeps it queued for `waiter_ttl_ms` more. False: no connection is left to wait with."""
         before = self._waiters.get(claim.claim_id)
         if before is not None:
             self._keep(before)
@@ -240,10 +240,10 @@ class WaitingSessions:
             self._background.start(_end_quietly(session))
 
     def _keep(self, waiter: _Waiter) -> None:
-        """A claim that does not ask again within its `wait_ms` is dead. Then its place or its lease is given up."""
+        """A claim that does not ask again within its `waiter_ttl_ms` is dead: its place or lease is given up."""
         if waiter.timer is not None:
             waiter.timer.cancel()
-        seconds = waiter.claim.wait_ms / 1000
+        seconds = waiter.claim.waiter_ttl_ms / 1000
         waiter.ends_at = self._now() + seconds
         waiter.timer = asyncio.get_running_loop().call_later(seconds, self._give_up, waiter)
 

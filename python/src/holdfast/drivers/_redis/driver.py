@@ -54,7 +54,7 @@ CAPABILITIES = Capabilities(
     wake=True,
     metadata=True,
     rate=True,
-    steal=True,
+    force=True,
     groups=True,
 )
 CLUSTER_CAPABILITIES = replace(
@@ -116,7 +116,7 @@ class RedisDriver:
     async def _acquire_part(self, part: Part[Claim]) -> list[list[Union[Grant, Refusal, Exception]]]:
         claims = [claim for chunk in part.chunks for claim in chunk]
         call = None
-        if any(claim.wait_ms > 0 for claim in claims):
+        if any(claim.waiter_ttl_ms > 0 for claim in claims):
             call = await self._subscription.sends(claims, part.slot)
         channel, secret = ("", "") if call is None else (call.channel, call.secret)
         replies = await self._run_acquire(part, channel, secret)
@@ -131,7 +131,7 @@ class RedisDriver:
                 answer = read_acquire(claim, reply.now_ms, entry)
                 if isinstance(answer, TokenRefusal):
                     answer = unexpected_reply("acquire", entry)
-                if call is not None and claim.wait_ms > 0:
+                if call is not None and claim.waiter_ttl_ms > 0:
                     if isinstance(answer, Refusal):
                         waiting.append(claim)
                     else:
@@ -148,19 +148,20 @@ class RedisDriver:
         self, part: Part[Claim], channel: str, secret: str
     ) -> list[Union[LeasesReply, Exception]]:
         """Taking a lock with many shared leases by force needs several calls, each of which ends a bounded number of
-        them. The lock belongs to the thief from the first call on. It is granted when all leases are ended."""
+        them. The lock belongs to the new holder from the first call on. It is granted when all leases are ended."""
         spares = self.lists.prefix == ""
         args = [acquire_args(chunk, spares=spares) for chunk in part.chunks]
         replies = await self.lists.run_leases("acquire", part, args, channel, secret)
         for chunk, reply in zip(part.chunks, replies):
             while isinstance(reply, LeasesReply):
-                left = [at for at, answer in enumerate(reply.answers) if chunk[at].steal and _is_unfinished(answer)]
+                answers = enumerate(reply.answers)
+                left = [at for at, answer in answers if chunk[at].force_up_to and _is_unfinished(answer)]
                 if not left:
                     break
-                thieves = [chunk[at] for at in left]
-                again = Part(part.slot, [thieves])
+                claims = [chunk[at] for at in left]
+                again = Part(part.slot, [claims])
                 more = await self.lists.run_leases(
-                    "acquire", again, [acquire_args(thieves, spares=spares)], channel, secret
+                    "acquire", again, [acquire_args(claims, spares=spares)], channel, secret
                 )
                 for at, answer in enumerate(left):
                     (result,) = more

@@ -11,7 +11,7 @@ from ...errors import InvalidArgumentError
 COUNTER = "holdfast:token"
 VOTER = "holdfast:voter"
 """Says since when a Redlock node has forgotten nothing."""
-STOLEN_CHANNEL = "holdfast:stolen"
+FORCED_CHANNEL = "holdfast:forced"
 RELEASED_CHANNEL = "holdfast:released"
 SLOTS = 16_384
 

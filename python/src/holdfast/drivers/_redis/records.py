@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Optional, Sequence, Union
 
-from ...core.driver import Claim, Grant, LeaseRecord, LeaseRef, Metadata, Refusal, Renewal, WaiterRecord
+from ...core.driver import ANY_TOKEN, Claim, Grant, LeaseRecord, LeaseRef, Metadata, Refusal, Renewal, WaiterRecord
 from ...errors import StoreError, UnsupportedError
 from .._shared.groups import left_over
 
@@ -54,7 +54,7 @@ def text_of(reply: Any) -> str:
 
 
 def acquire_args(claims: Sequence[Claim], spares: bool = False) -> list[str]:
-    """The arguments of leases.lua from the fourth on. `spares`: a claim that steals takes no key that is not a lock of
+    """The arguments of leases.lua from the fourth on. `spares`: a claim with force takes no key that is not a lock of
     Holdfast."""
     ids = "\n".join(json_text(claim.claim_id) for claim in claims)
     return [ids, *_once([_terms(claim, spares) for claim in claims])]
@@ -105,15 +105,15 @@ def _terms(claim: Claim, spares: bool) -> tuple[str, str, str]:
     ttl = ttl_text(claim.ttl_ms)
     if claim.group is not None:
         return ttl, tail, f"g{claim.group}"
-    if claim.mode == "exclusive" and claim.wait_ms == 0 and not claim.steal:
+    if claim.mode == "exclusive" and claim.waiter_ttl_ms == 0 and claim.force_up_to is None:
         return ttl, tail, ""
-    if claim.steal:
-        steals = "true" if claim.steal_up_to is None else str(claim.steal_up_to)
-        end = f"0,{steals}{',0,true' if spares else ''}"
+    if claim.force_up_to is not None:
+        up_to = "true" if claim.force_up_to == ANY_TOKEN else str(claim.force_up_to)
+        end = f"0,{up_to}{',0,true' if spares else ''}"
     else:
         end = "0"
     mode = 0 if claim.mode == "exclusive" else 1
-    return ttl, tail, f"[{mode},{claim.limit or 0},{claim.permits},{math.ceil(claim.wait_ms)},{end}]"
+    return ttl, tail, f"[{mode},{claim.limit or 0},{claim.permits},{math.ceil(claim.waiter_ttl_ms)},{end}]"
 
 
 def _ballot_terms(claim: Claim) -> tuple[str, str, str]:
@@ -274,8 +274,8 @@ def read_message(text: str) -> Optional[WakeMessage]:
     return WakeMessage(claim_id, Grant(token, ttl_ms, acquired_at_ms), told, proof)
 
 
-def read_theft(text: str) -> tuple[Sequence[str], str]:
-    """The claims that lost their leases to a thief, and its name. Nothing if the message has another format."""
+def read_forced(text: str) -> tuple[Sequence[str], str]:
+    """The claims whose leases were ended by force, and who did it. Nothing if the message has another format."""
     try:
         message = json.loads(text)
         lost, by = message["lost"], message["by"]

@@ -18,9 +18,9 @@ from ...core.tasks import start_task
 from ...errors import HoldfastError, StoreError
 from .._shared.waiting_claims import WaitingClaims
 from .failures import is_forbidden, no_answer, store_error
-from .keys import STOLEN_CHANNEL, wake_channel
+from .keys import FORCED_CHANNEL, wake_channel
 from .link import Link, Node
-from .records import read_theft
+from .records import read_forced
 from .subscriber import Subscriber
 from .waiting import WaitingCall, read_wake_up
 from .wire import retrieve
@@ -146,9 +146,9 @@ class Subscription:
                 subscriber = await self._subscriber_at(session, nodes[0])
                 await self._in_time(subscriber.subscribe(self._channel(), False))
                 try:
-                    await self._in_time(subscriber.subscribe(STOLEN_CHANNEL, False))
+                    await self._in_time(subscriber.subscribe(FORCED_CHANNEL, False))
                 except Exception as error:
-                    # Without the right to this channel, a client learns of a theft with its next renewal.
+                    # Without the right to this channel, a client learns of a forced release with its next renewal.
                     if not is_forbidden(error):
                         raise
             # The connection may have been lost after it was subscribed.
@@ -181,8 +181,8 @@ class Subscription:
 
     async def _open_subscriber(self, session: _Session, node: Node) -> Subscriber:
         def message(channel: str, text: str) -> None:
-            if channel == STOLEN_CHANNEL:
-                self._theft(text)
+            if channel == FORCED_CHANNEL:
+                self._forced(text)
             else:
                 self._message(channel, text)
 
@@ -234,9 +234,9 @@ class Subscription:
         for listener in list(self._listeners):
             listener.wake(claim.lock_name, claim.claim_id)
 
-    def _theft(self, text: str) -> None:
+    def _forced(self, text: str) -> None:
         """Only a hint: a client that has such a lease asks the store."""
-        lost, by = read_theft(text)
+        lost, by = read_forced(text)
         for claim_id in lost:
             for listener in list(self._listeners):
-                listener.lost(claim_id, StoreError(f"it was stolen by {by[:_MOST_HOLDER_ID]}"))
+                listener.lost(claim_id, StoreError(f"it was force-released by {by[:_MOST_HOLDER_ID]}"))

@@ -44,13 +44,13 @@ CAPABILITIES = Capabilities(
     wake=True,
     metadata=True,
     rate=False,
-    steal=False,
+    force=False,
     groups=False,
     reasons={
         "limit": "majorities do not preserve a count. With 2 permits and 3 nodes, 3 clients can each find a majority "
         "that has room",
         "rate": "majorities do not preserve a count. Each node would see only some of what was taken",
-        "steal": "a lock is granted by a majority, and no node could end the leases of the others in the same step",
+        "force": "a lock is granted by a majority, and no node could end the leases of the others in the same step",
     },
 )
 
@@ -170,7 +170,7 @@ class RedlockDriver:
             return error
         self._lose(attempt)
         holder = outcome.holder if isinstance(outcome, Refused) else None
-        if attempt.claim.wait_ms == 0:
+        if attempt.claim.waiter_ttl_ms == 0:
             return Refusal(holder=holder)
         # Each rival in a split vote asks again at a different moment, so that they do not split the next vote, too.
         ends_in_ms = outcome.ask_again_ms if isinstance(outcome, Refused) and holder is not None else 0.0
@@ -265,8 +265,8 @@ class RedlockDriver:
             asyncio.get_running_loop().call_soon(listener, failure)
 
     def _unsupported(self, claim: Claim) -> Optional[HoldfastError]:
-        if claim.steal:
-            return UnsupportedError(f"redlock cannot steal: {CAPABILITIES.reasons['steal']}")
+        if claim.force_up_to is not None:
+            return UnsupportedError(f"redlock cannot take a lock by force: {CAPABILITIES.reasons['force']}")
         if claim.limit is not None:
             return UnsupportedError(f"redlock has no limits: {CAPABILITIES.reasons['limit']}")
         return self._too_long(claim.ttl_ms)

@@ -39,7 +39,7 @@ class WaitingClaims(Generic[Call]):
     def sends(self, claims: Iterable[Claim], call: Call) -> None:
         """Call it before the request is sent: its grants can arrive before its answer."""
         for claim in claims:
-            if claim.wait_ms > 0:
+            if claim.waiter_ttl_ms > 0:
                 before = self._entries.get(claim.claim_id)
                 self._entries[claim.claim_id] = WaitingClaim(claim, call, None if before is None else before.call)
                 if before is None and len(self._entries) % _FORGET_EVERY == 0:
@@ -61,7 +61,7 @@ class WaitingClaims(Generic[Call]):
         """Claims that were never withdrawn, because of a bug elsewhere. Memory must not grow for it."""
         now = time.monotonic()
         for claim_id, entry in list(self._entries.items()):
-            if entry.call.sent + entry.claim.wait_ms / 1_000 < now:
+            if entry.call.sent + entry.claim.waiter_ttl_ms / 1_000 < now:
                 del self._entries[claim_id]
 
 

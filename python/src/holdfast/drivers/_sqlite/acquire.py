@@ -16,7 +16,6 @@ from .rows import QUEUE_WINDOWS, Part, lease_record, next_end_of, part_of
 
 Answer = Union[Grant, Refusal, Exception]
 
-_MAX_TOKEN = 2**53 - 1
 
 
 def acquire_all(connection: Connection, claims: Sequence[Claim], now_ms: int) -> list[Answer]:
@@ -41,14 +40,13 @@ def _acquire_one(connection: Connection, view: LockView, claim: Claim, now_ms: i
         ttl_ms = whole_ms(claim.ttl_ms)
         connection.run("set_end", now_ms + ttl_ms, ttl_ms, claim.lock_name, claim.claim_id, now_ms)
         return Grant(own["fencing_token"], claim.ttl_ms, own["acquired_at_ms"])
-    if claim.steal:
+    if claim.force_up_to is not None:
         view.clamp()
-        up_to = _MAX_TOKEN if claim.steal_up_to is None else claim.steal_up_to
-        newer = connection.get("newer_lease", claim.lock_name, up_to, now_ms)
+        newer = connection.get("newer_lease", claim.lock_name, claim.force_up_to, now_ms)
         if newer is not None:
             return Refusal(holder=lease_record(newer, now_ms))
-        if connection.run("note_stolen", claim.holder_id, now_ms, claim.lock_name, now_ms) > 0:
-            connection.run("trim_stolen")
+        if connection.run("note_forced_releases", claim.holder_id, now_ms, claim.lock_name, now_ms) > 0:
+            connection.run("trim_forced_releases")
         connection.run("end_leases", claim.lock_name)
         return _grant(connection, view, claim, now_ms, is_queued=True)
     is_admitted, is_queued = _place_of(view, claim)
@@ -94,7 +92,7 @@ def _grant(connection: Connection, view: LockView, claim: Claim, now_ms: int, is
 
 def _refuse(connection: Connection, view: LockView, claim: Claim, now_ms: int) -> Refusal:
     holder = None if view.holder is None else lease_record(view.holder, now_ms)
-    if claim.wait_ms <= 0:
+    if claim.waiter_ttl_ms <= 0:
         return Refusal(holder=holder)
     place = _join_queue(connection, view, claim, now_ms)
     ahead, first_gone_ms = _ahead_of(connection, view, claim.lock_name, place, now_ms)
@@ -133,7 +131,7 @@ def _own_lease(connection: Connection, view: LockView, claim: Claim, now_ms: int
 
 
 def _join_queue(connection: Connection, view: LockView, claim: Claim, now_ms: int) -> int:
-    wait_ms = whole_ms(claim.wait_ms)
+    wait_ms = whole_ms(claim.waiter_ttl_ms)
     kept = connection.get("keep_place", now_ms + wait_ms, wait_ms, claim.lock_name, claim.claim_id, now_ms)
     if kept is not None:
         return int(kept["place"])

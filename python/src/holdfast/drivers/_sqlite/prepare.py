@@ -86,7 +86,7 @@ def _prepare(database: Database, is_guest: bool, busy_until: float) -> None:
 
 def _is_complete(database: Database, is_guest: bool) -> bool:
     """Whether nothing has to be created. The last table was added without a new version."""
-    return _format_of(database, is_guest) == _FORMAT and bool(database.rows(STATEMENTS["stolen_table"]))
+    return _format_of(database, is_guest) == _FORMAT and bool(database.rows(STATEMENTS["forced_releases_table"]))
 
 
 def _format_of(database: Database, is_guest: bool) -> Optional[int]:

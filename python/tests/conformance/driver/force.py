@@ -1,10 +1,10 @@
-"""A claim with `steal` ends every lease on its name and is granted before all waiters, in one step."""
+"""A claim with `force_up_to` ends the leases on its name and is granted before all waiters, in one step."""
 
 from __future__ import annotations
 
 from typing import List
 
-from holdfast.core.driver import Driver, Grant, Mode
+from holdfast.core.driver import ANY_TOKEN, Driver, Grant, Mode
 
 from ..context import Context
 from ..driver_calls import (
@@ -21,36 +21,36 @@ from ..heard import listen_on
 from ..suite import Group
 from ..timing import LONG_MS, until
 
-steal = Group("driver interface: stealing", needs=["steal"])
-case = steal.case
+force = Group("driver interface: claims with force", needs=["force"])
+case = force.case
 
 
-@case("a lock that is held is granted to the thief at once, with a higher token")
+@case("a lock that is held is granted at once to a claim with force, with a higher token")
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    holder, thief = ctx.claim(), ctx.claim(steal=True)
+    holder, taker = ctx.claim(), ctx.claim(force_up_to=ANY_TOKEN)
     held = await must_grant(a, holder)
-    stolen = await must_grant(b, thief)
+    taken = await must_grant(b, taker)
     if ctx.capabilities.fencing:
-        assert stolen.fencing_token > held.fencing_token
+        assert taken.fencing_token > held.fencing_token
     lease = await lease_on(a, ctx.lock_name)
-    assert lease.claim_id == thief.claim_id
-    assert lease.holder_id == thief.holder_id
-    assert lease.fencing_token == stolen.fencing_token
+    assert lease.claim_id == taker.claim_id
+    assert lease.holder_id == taker.holder_id
+    assert lease.fencing_token == taken.fencing_token
 
 
-@case("a thief with stealUpTo is refused if there is a newer lease", needs=["fencing"])
+@case("a claim with forceUpTo is refused if there is a newer lease", needs=["fencing"])
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     older, newer = ctx.claim(), ctx.claim()
     of_older = (await must_grant(a, older)).fencing_token
     await release_one(a, older, of_older)
     of_newer = (await must_grant(a, newer)).fencing_token
-    await must_refuse(b, ctx.claim(steal=True, steal_up_to=of_older, wait_ms=LONG_MS))
+    await must_refuse(b, ctx.claim(force_up_to=of_older, waiter_ttl_ms=LONG_MS))
     assert await renew_one(a, newer, of_newer, LONG_MS) == "renewed"
     if ctx.capabilities.queue:
         assert await waiting_on(b, ctx.lock_name) == []
-    await must_grant(b, ctx.claim(steal=True, steal_up_to=of_newer))
+    await must_grant(b, ctx.claim(force_up_to=of_newer))
     assert await renew_one(a, newer, of_newer, LONG_MS) == "lost"
 
 
@@ -59,77 +59,78 @@ async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     first = (await must_grant(a, ctx.claim(mode="shared"))).fencing_token
     second = (await must_grant(a, ctx.claim(mode="shared"))).fencing_token
-    await must_refuse(b, ctx.claim(steal=True, steal_up_to=first))
+    await must_refuse(b, ctx.claim(force_up_to=first))
     assert len(await leases_on(b, ctx.lock_name)) == 2
-    stolen = await must_grant(b, ctx.claim(steal=True, steal_up_to=second))
-    assert [lease.fencing_token for lease in await leases_on(b, ctx.lock_name)] == [stolen.fencing_token]
+    taken = await must_grant(b, ctx.claim(force_up_to=second))
+    assert [lease.fencing_token for lease in await leases_on(b, ctx.lock_name)] == [taken.fencing_token]
 
 
-@case("a free lock is granted to a thief as to any claim")
+@case("a free lock is granted to a claim with force as to any claim")
 async def _(ctx: Context) -> None:
     driver = await ctx.driver()
-    thief = ctx.claim(steal=True, wait_ms=LONG_MS)
-    token = (await must_grant(driver, thief)).fencing_token
-    assert await release_one(driver, thief, token) is True
+    taker = ctx.claim(force_up_to=ANY_TOKEN, waiter_ttl_ms=LONG_MS)
+    token = (await must_grant(driver, taker)).fencing_token
+    assert await release_one(driver, taker, token) is True
     assert await leases_on(driver, ctx.lock_name) == []
 
 
-@case("rule 7: the old holder’s renewal and release answer no, and leave the thief’s lease")
+@case("rule 7: the old holder’s renewal and release answer no, and leave the new holder’s lease")
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    holder, thief = ctx.claim(), ctx.claim(steal=True)
+    holder, taker = ctx.claim(), ctx.claim(force_up_to=ANY_TOKEN)
     held = await must_grant(a, holder)
-    stolen = await must_grant(b, thief)
+    taken = await must_grant(b, taker)
     assert await renew_one(a, holder, held.fencing_token, LONG_MS) == "lost"
     assert await release_one(a, holder, held.fencing_token) is False
     assert await release_one(a, holder) is False
-    assert await renew_one(b, thief, stolen.fencing_token, LONG_MS) == "renewed"
-    assert await release_one(b, thief, stolen.fencing_token) is True
+    assert await renew_one(b, taker, taken.fencing_token, LONG_MS) == "renewed"
+    assert await release_one(b, taker, taken.fencing_token) is True
 
 
-@case("rule 10: waiters keep their places, and are served in turn after the thief", needs=["queue"])
+@case("rule 10: waiters keep their places, and are served in turn after the new holder", needs=["queue"])
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    thief = ctx.claim(steal=True, wait_ms=LONG_MS)
-    line = [ctx.claim(wait_ms=LONG_MS), ctx.claim(wait_ms=LONG_MS)]
+    taker = ctx.claim(force_up_to=ANY_TOKEN, waiter_ttl_ms=LONG_MS)
+    line = [ctx.claim(waiter_ttl_ms=LONG_MS), ctx.claim(waiter_ttl_ms=LONG_MS)]
     await must_grant(a, ctx.claim())
     for waiter in line:
         await must_refuse(b, waiter)
-    token = (await must_grant(a, thief)).fencing_token
+    token = (await must_grant(a, taker)).fencing_token
     assert await waiting_on(a, ctx.lock_name) == [waiter.claim_id for waiter in line]
     for waiter in line:
         await must_refuse(b, waiter)
-    last = a, thief
+    last = a, taker
     for waiter in line:
         await release_one(*last, token)
         token = (await must_grant(b, waiter)).fencing_token
         last = b, waiter
 
 
-@case("a lock that is free for its first waiter can be stolen before that waiter asks", needs=["queue"])
+@case("a lock that is free for its first waiter can be taken by force before that waiter asks", needs=["queue"])
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    holder, waiter = ctx.claim(), ctx.claim(wait_ms=LONG_MS)
+    holder, waiter = ctx.claim(), ctx.claim(waiter_ttl_ms=LONG_MS)
     token = (await must_grant(a, holder)).fencing_token
     await must_refuse(b, waiter)
     await release_one(a, holder, token)
-    thief = ctx.claim(steal=True)
-    await must_grant(a, thief)
-    assert (await lease_on(a, ctx.lock_name)).claim_id == thief.claim_id
+    taker = ctx.claim(force_up_to=ANY_TOKEN)
+    await must_grant(a, taker)
+    assert (await lease_on(a, ctx.lock_name)).claim_id == taker.claim_id
 
 
 def is_woken(mode: Mode) -> None:
     @case(
-        f"rule 10: the first waiter of {mode} leases is woken by a theft, because the thief’s lease may end sooner",
+        f"rule 10: the first waiter of {mode} leases is woken by a forced release, because the new lease may end "
+        "sooner",
         needs=["queue", "wake", "shared", "ttl"],
     )
     async def _(ctx: Context) -> None:
         a, b = await ctx.driver(), await ctx.driver()
-        waiter = ctx.claim(wait_ms=LONG_MS)
+        waiter = ctx.claim(waiter_ttl_ms=LONG_MS)
         await must_grant(a, ctx.claim(mode=mode))
         heard = await listen_on(b)
         before = await must_refuse(b, waiter)
-        await must_grant(a, ctx.claim(steal=True, ttl_ms=LONG_MS / 2))
+        await must_grant(a, ctx.claim(force_up_to=ANY_TOKEN, ttl_ms=LONG_MS / 2))
         await until("a wake-up", lambda: heard.tells_of(waiter))
         after = await must_refuse(b, waiter)
         assert before.ask_again_ms is not None and after.ask_again_ms is not None
@@ -140,38 +141,38 @@ is_woken("exclusive")
 is_woken("shared")
 
 
-@case("a theft ends every shared lease", needs=["shared"])
+@case("a forced release ends every shared lease", needs=["shared"])
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
     readers = [ctx.claim(mode="shared"), ctx.claim(mode="shared")]
     tokens = [(await must_grant(a, reader)).fencing_token for reader in readers]
-    thief = ctx.claim(steal=True)
-    stolen = await must_grant(b, thief)
-    assert (await lease_on(a, ctx.lock_name)).claim_id == thief.claim_id
+    taker = ctx.claim(force_up_to=ANY_TOKEN)
+    taken = await must_grant(b, taker)
+    assert (await lease_on(a, ctx.lock_name)).claim_id == taker.claim_id
     for reader, token in zip(readers, tokens):
         assert await renew_one(a, reader, token, LONG_MS) == "lost"
         assert await release_one(a, reader, token) is False
     await must_refuse(a, ctx.claim(mode="shared"))
-    await release_one(b, thief, stolen.fencing_token)
+    await release_one(b, taker, taken.fencing_token)
     await must_grant(a, ctx.claim(mode="shared"))
     await must_grant(b, ctx.claim(mode="shared"))
 
 
-@case("rule 5: a thief that asks again gets the same lease, and steals nothing a second time")
+@case("rule 5: a claim with force that asks again gets the same lease, and ends no other")
 async def _(ctx: Context) -> None:
     driver = await ctx.driver()
-    thief = ctx.claim(steal=True)
+    taker = ctx.claim(force_up_to=ANY_TOKEN)
     await must_grant(driver, ctx.claim())
-    first = await must_grant(driver, thief)
-    assert (await must_grant(driver, thief)).fencing_token == first.fencing_token
-    assert await release_one(driver, thief) is True
+    first = await must_grant(driver, taker)
+    assert (await must_grant(driver, taker)).fencing_token == first.fencing_token
+    assert await release_one(driver, taker) is True
     assert await leases_on(driver, ctx.lock_name) == []
 
 
-@case("of two thieves the last one holds the lock")
+@case("of two claims with force the last one holds the lock")
 async def _(ctx: Context) -> None:
     a, b = await ctx.driver(), await ctx.driver()
-    first, second = ctx.claim(steal=True), ctx.claim(steal=True)
+    first, second = ctx.claim(force_up_to=ANY_TOKEN), ctx.claim(force_up_to=ANY_TOKEN)
     lost = await must_grant(a, first)
     won = await must_grant(b, second)
     if ctx.capabilities.fencing:
@@ -180,27 +181,27 @@ async def _(ctx: Context) -> None:
     assert (await lease_on(a, ctx.lock_name)).claim_id == second.claim_id
 
 
-@case("a list of a holder, a waiter and a thief is taken in its order")
+@case("a list of a holder, a waiter and a claim with force is taken in its order")
 async def _(ctx: Context) -> None:
     driver = await ctx.driver()
     wait_ms = LONG_MS if ctx.capabilities.queue else 0
-    holder, waiter = ctx.claim(wait_ms=wait_ms), ctx.claim(wait_ms=wait_ms)
-    thief, other = ctx.claim(steal=True, wait_ms=wait_ms), ctx.claim(lock_name=ctx.name("other"))
-    answers = await driver.acquire([holder, waiter, thief, other])
+    holder, waiter = ctx.claim(waiter_ttl_ms=wait_ms), ctx.claim(waiter_ttl_ms=wait_ms)
+    taker, other = ctx.claim(force_up_to=ANY_TOKEN, waiter_ttl_ms=wait_ms), ctx.claim(lock_name=ctx.name("other"))
+    answers = await driver.acquire([holder, waiter, taker, other])
     assert granted(answers) == [True, False, True, True]
     held = answers[0]
     assert isinstance(held, Grant)
     assert await renew_one(driver, holder, held.fencing_token, LONG_MS) == "lost"
-    assert (await lease_on(driver, ctx.lock_name)).claim_id == thief.claim_id
+    assert (await lease_on(driver, ctx.lock_name)).claim_id == taker.claim_id
     if ctx.capabilities.queue:
         assert await waiting_on(driver, ctx.lock_name) == [waiter.claim_id]
 
 
-@case("the thief’s metadata is stored", needs=["metadata"])
+@case("the metadata of a claim with force is stored", needs=["metadata"])
 async def _(ctx: Context) -> None:
     driver = await ctx.driver()
     await must_grant(driver, ctx.claim(metadata={"of": "the holder"}))
-    await must_grant(driver, ctx.claim(steal=True, metadata={"by": "an operator"}))
+    await must_grant(driver, ctx.claim(force_up_to=ANY_TOKEN, metadata={"by": "an operator"}))
     assert (await lease_on(driver, ctx.lock_name)).metadata == {"by": "an operator"}
 
 
