@@ -43,7 +43,7 @@ describe('the built package', () => {
   it('loads a driver only on demand, and the thread only with the root', () => {
     const others = /^(?:drivers|cli|doctor|testing)\/|^chunks\/(?:drivers|redis|redlock|postgres)/
     expect(filesOf('index.js').filter((file) => others.test(file))).toEqual([])
-    expect(filesOf('index.js')).toContain('core/lease/renewer-thread.js')
+    expect(filesOf('index.js')).toContain('core/lease/heartbeat-thread.js')
     expect(filesOf('lock.js')).toEqual(['lock.js', 'chunks/engine.js'])
     expect(filesOf('drivers/sqlite.js').filter((file) => /redis|postgres|primitives/.test(file))).toEqual([])
   })
@@ -54,7 +54,7 @@ describe('the built package', () => {
     const using = namesIn(src).filter(
       (name) => name.endsWith('.ts') && /\bimport\.meta\b/.test(readFileSync(join(src, name), 'utf8')),
     )
-    const allowed = /^(?:core\/lease\/renewer-thread|drivers\/shared\/read-protocol|drivers\/[^/]+)\.ts$/
+    const allowed = /^(?:core\/lease\/heartbeat-thread|drivers\/shared\/read-protocol|drivers\/[^/]+)\.ts$/
     expect(using.filter((name) => !allowed.test(name))).toEqual([])
   })
 })
@@ -73,9 +73,9 @@ describe('a thread opens a driver again, from the file that has its code', () =>
   ])('%s', async (name, url) => {
     const { connect } = (await import(join(dist, 'index.js'))) as typeof import('../src/index.ts')
     const driver = await connect(url)
-    const { module = '', name: opener = '', args = [] } = driver.reopen ?? {}
+    const { module = '', name: opener = '', args = [] } = driver.extensions?.reopen ?? {}
     const again = await (await import(module))[opener](...args)
-    expect(again).toMatchObject({ name, reopen: driver.reopen })
+    expect(again).toMatchObject({ name, extensions: { reopen: driver.extensions?.reopen } })
     await Promise.all([driver.close(), again.close()])
   })
 })

@@ -113,9 +113,9 @@ function registered(capabilities: Capabilities): { titles: string[]; skips: stri
   return { titles, skips }
 }
 
-const FLAGS = ['fencing', 'shared', 'limit', 'queue', 'wake', 'metadata', 'rate', 'steal', 'force', 'groups'] as const
+const FLAGS = ['fencing', 'shared', 'limit', 'queue', 'wake', 'metadata', 'rate', 'groups'] as const
 const flags = (value: boolean) =>
   Object.fromEntries(FLAGS.map((flag) => [flag, value])) as Record<(typeof FLAGS)[number], boolean>
 
-const ALL: Capabilities = { expiry: 'ttl', scope: 'network', ...flags(true) }
-const NONE: Capabilities = { expiry: 'session', scope: 'process', ...flags(false) }
+const ALL: Capabilities = { expiry: 'ttl', scope: 'network', force: 'claim', ...flags(true) }
+const NONE: Capabilities = { expiry: 'session', scope: 'process', force: false, ...flags(false) }

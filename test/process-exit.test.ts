@@ -148,10 +148,10 @@ describe.concurrent.each(stores)('on %s with %s', (name, client, url) => {
       const { ended } = start(
         client,
         `const driver = await connect(${JSON.stringify(url)})
-        const times = { ttlMs: 30_000, waitMs: 0 }
+        const times = { ttlMs: 30_000, waiterTtlMs: 0 }
         const lease = { lockName: '${randomUUID()}', claimId: 'a.1', holderId: 'a' }
         const claim = { ...lease, mode: 'exclusive', permits: 1, ...times }
-        const [{ granted, fencingToken }] = await driver.acquire([claim])
+        const [{ granted, fencingToken }] = await driver.acquire([claim], { secret: 'secret' })
         console.log(granted, await driver.release([{ ...claim, fencingToken }]))
         console.log((await driver.inspect({ lockName: 'unused' })).leases.length)`,
       )

@@ -118,7 +118,7 @@ class Play {
       mode: 'exclusive',
       permits: 1,
       ttlMs: TTL_MS,
-      waitMs: 0,
+      waiterTtlMs: 0,
     }
     const [answer] = await this.#node
       .propose(

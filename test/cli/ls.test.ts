@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import type { Claim, Driver } from '../../src/core/driver.ts'
+import { newCall } from '../../src/testing/conformance/driver-calls.ts'
 import { createStore, SLOW, type Store, UNTIL_CLOSED } from '../harness/cli.ts'
 
 describe.concurrent('holdfast ls', SLOW, () => {
@@ -39,8 +40,8 @@ describe.concurrent('holdfast ls', SLOW, () => {
     await hold(driver, ['b'])
     await new Promise((resolve) => setTimeout(resolve, 1_100))
     await hold(driver, ['a', 'c'], { holderId: 'other' })
-    const waiting = { mode: 'exclusive', permits: 1, ttlMs: 600_000, waitMs: 600_000 } as const
-    await driver.acquire([{ lockName: 'c', claimId: 'w', holderId: 'waiter', ...waiting }])
+    const waiting = { mode: 'exclusive', permits: 1, ttlMs: 600_000, waiterTtlMs: 600_000 } as const
+    await driver.acquire([{ lockName: 'c', claimId: 'w', holderId: 'waiter', ...waiting }], newCall())
     const names = async (...args: string[]) =>
       (await store.run(['ls', '--json', ...args])).stdout
         .trimEnd()
@@ -198,8 +199,11 @@ describe.concurrent('holdfast ls', SLOW, () => {
 const EVIL = 'a\u001b[2J\u009b31m\u202e\u007f\u2028\r\nb'
 
 async function hold(driver: Driver, names: readonly string[], changes: Partial<Claim> = {}): Promise<void> {
-  const plain = { holderId: 'test', mode: 'exclusive', permits: 1, ttlMs: 600_000, waitMs: 0 } as const
-  await driver.acquire(names.map((lockName, index) => ({ lockName, claimId: `claim ${index}`, ...plain, ...changes })))
+  const plain = { holderId: 'test', mode: 'exclusive', permits: 1, ttlMs: 600_000, waiterTtlMs: 0 } as const
+  await driver.acquire(
+    names.map((lockName, index) => ({ lockName, claimId: `claim ${index}`, ...plain, ...changes })),
+    newCall(),
+  )
 }
 
 /** A holder, a waiter for the same lock, and a shared holder of another lock. */

@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import type { Claim, Driver } from '../../src/core/driver.ts'
 import { DistributedLock } from '../../src/index.ts'
+import { newCall } from '../../src/testing/conformance/driver-calls.ts'
 import { createStore, SLOW } from '../harness/cli.ts'
 
 describe.concurrent('holdfast show', SLOW, () => {
@@ -9,7 +10,7 @@ describe.concurrent('holdfast show', SLOW, () => {
     const driver = await store.driver()
     await ask(driver, { lockName: 'order:1', claimId: 'a', holderId: 'web-1', metadata: { pid: 7 } })
     for (const holderId of ['web-2', 'web-3']) {
-      await ask(driver, { lockName: 'order:1', claimId: holderId, holderId, waitMs: 600_000 })
+      await ask(driver, { lockName: 'order:1', claimId: holderId, holderId, waiterTtlMs: 600_000 })
     }
     const { code, stdout } = await store.run(['show', 'order:1'])
     expect(code).toBe(0)
@@ -21,7 +22,7 @@ describe.concurrent('holdfast show', SLOW, () => {
       lockName: 'order:1',
       leases: [{ holderId: 'web-1', metadata: { pid: 7 }, waitsFor: [] }],
       waiters: [{ holderId: 'web-2' }, { holderId: 'web-3' }],
-      breaks: [],
+      forcedReleases: [],
     })
   })
 
@@ -87,7 +88,7 @@ describe.concurrent('holdfast wait', SLOW, () => {
 })
 
 async function ask(driver: Driver, changes: Pick<Claim, 'lockName' | 'claimId' | 'holderId'> & Partial<Claim>) {
-  const claim: Claim = { mode: 'exclusive', permits: 1, ttlMs: 600_000, waitMs: 0, ...changes }
-  await driver.acquire([claim])
+  const claim: Claim = { mode: 'exclusive', permits: 1, ttlMs: 600_000, waiterTtlMs: 0, ...changes }
+  await driver.acquire([claim], newCall())
   return claim
 }

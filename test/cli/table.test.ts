@@ -1,7 +1,6 @@
 import { expect, test } from 'vitest'
 import { tableOf } from '../../src/cli/table.ts'
-import { printable, printableJson } from '../../src/cli/text.ts'
-import { cutText, padText, textWidth, wrapText } from '../../src/cli/width.ts'
+import { cutText, padText, printable, printableJson, textWidth, wrapText } from '../../src/cli/text.ts'
 
 test.each([
   ['order', 5],

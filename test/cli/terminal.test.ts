@@ -2,6 +2,7 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { describe, expect, inject, test } from 'vitest'
 import { connect } from '../../src/connect.ts'
 import type { Claim, Driver } from '../../src/core/driver.ts'
+import { newCall } from '../../src/testing/conformance/driver-calls.ts'
 import { createStore, gone, SLOW } from '../harness/cli.ts'
 import { processTree } from '../harness/processes.ts'
 import { startProxy } from '../harness/proxy.ts'
@@ -22,7 +23,7 @@ describe.concurrent('holdfast in a terminal', SLOW, () => {
     await ask(driver, { lockName: 'order:東京', holderId: 'web-1', metadata: { pid: 7 } })
     await ask(driver, { lockName: 'report', holderId: 'web-2' })
     await ask(driver, { lockName: EVIL, holderId: EVIL })
-    for (const holderId of ['web-3', 'web-4']) await ask(driver, { lockName: 'report', holderId, waitMs: 600_000 })
+    for (const holderId of ['web-3', 'web-4']) await ask(driver, { lockName: 'report', holderId, waiterTtlMs: 600_000 })
 
     const { title } = await terminal.modes()
     await terminal.record(`${terminal.folder}/sent`)
@@ -135,12 +136,12 @@ describe.concurrent('holdfast in a terminal', SLOW, () => {
 })
 
 describe.concurrent('keys that end a command', SLOW, () => {
-  test('break changes nothing if its question is answered with Ctrl-C or Ctrl-D', async () => {
+  test('force-release changes nothing if its question is answered with Ctrl-C or Ctrl-D', async () => {
     await using store = createStore()
     await using terminal = await startTerminal(`sqlite:${store.path}`)
     await ask(await store.driver(), { lockName: 'job', holderId: 'web-1' })
     for (const key of ['C-c', 'C-d']) {
-      await terminal.enter('clear; holdfast break job --reason stuck; echo "code $?"')
+      await terminal.enter('clear; holdfast force-release job --reason stuck; echo "code $?"')
       await terminal.shows(/End it\? \[y\/N\]$/m)
       await terminal.press(key)
       await terminal.shows(/End it\? \[y\/N\]\nholdfast: nothing was changed\ncode 75$/m)
@@ -171,8 +172,8 @@ describe.concurrent('keys that end a command', SLOW, () => {
 const lineWith = (screen: string, text: string): string => screen.split('\n').find((line) => line.includes(text)) ?? ''
 
 async function ask(driver: Driver, changes: Pick<Claim, 'lockName' | 'holderId'> & Partial<Claim>): Promise<Claim> {
-  const rest = { mode: 'exclusive', permits: 1, ttlMs: 600_000, waitMs: 0 } as const
+  const rest = { mode: 'exclusive', permits: 1, ttlMs: 600_000, waiterTtlMs: 0 } as const
   const claim: Claim = { claimId: `${changes.lockName}-${changes.holderId}`.slice(0, 60), ...rest, ...changes }
-  await driver.acquire([claim])
+  await driver.acquire([claim], newCall())
   return claim
 }

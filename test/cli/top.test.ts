@@ -1,11 +1,10 @@
 import { describe, expect, test } from 'vitest'
-import { colourful, plain } from '../../src/cli/colour.ts'
-import { keysIn } from '../../src/cli/keys.ts'
+import { keysIn } from '../../src/cli/screen.ts'
 import type { Seen } from '../../src/cli/store.ts'
+import { colourful, plain, textWidth } from '../../src/cli/text.ts'
 import { frameOf, pageOf } from '../../src/cli/top-frame.ts'
 import { type History, NO_HISTORY, observed, rateOf, rowsFrom } from '../../src/cli/top-locks.ts'
 import { firstState, press, type TopState, withDetail, withOutage, withRows } from '../../src/cli/top-state.ts'
-import { textWidth } from '../../src/cli/width.ts'
 import type { LeaseRecord, WaiterRecord } from '../../src/core/driver.ts'
 
 const NOW_MS = Date.parse('2026-01-05T03:00:00Z')
@@ -112,7 +111,7 @@ describe('the frame of holdfast top', () => {
     const evil = '\u001b[2J\u009b31m\u202e\u001b]0;x\u0007\r\n\u{e0041}'
     const hostile = { ...lease(evil, '1'), holderId: evil, metadata: { [evil]: evil } }
     const state = { ...stateOf(seen([hostile])), place: evil, prefix: evil, filter: evil }
-    const shown = { ...seen([hostile]), lockName: evil, holdersWaitFor: [], breaks: [], complete: true }
+    const shown = { ...seen([hostile]), lockName: evil, holdersWaitFor: [], forcedReleases: [], complete: true }
     const inspected = withDetail(presses(stateOf(seen([hostile])), ['enter']), shown)
     const views = [state, { ...state, view: 'filter' as const }, inspected, withOutage(inspected, evil, NOW_MS)]
     for (const frame of views.map((each) => frameOf(each, { ...size, paint: colourful }))) {
@@ -134,7 +133,7 @@ describe('the frame of holdfast top', () => {
 
   test('a long inspection can be scrolled to its end and no further', () => {
     const waiters = Array.from({ length: 100 }, (_, at) => waiter('report', `w${at}`, 1_000))
-    const shown = { ...seen([], waiters), lockName: 'report', holdersWaitFor: [], breaks: [], complete: false }
+    const shown = { ...seen([], waiters), lockName: 'report', holdersWaitFor: [], forcedReleases: [], complete: false }
     const state = presses(withDetail(presses(example(), ['enter']), shown), ['end', 'pagedown'])
     expect(frameOf(state, size).at(-2)).toBe('only the first 100 holders and waiters are shown')
     expect(frameOf(presses(state, ['up']), size).at(-2)).toBe('')

@@ -23,7 +23,7 @@ describe.concurrent('wrong usage ends with 64, says what is wrong, and runs no c
       /--ttl must be a number, but is "soon"/,
     ],
     ['an empty TTL', ['run', 'job', '--ttl', '', '--', 'COMMAND'], /--ttl must be a number, but is ""/],
-    ['a TTL of 0', ['run', 'job', '--ttl', '0', '--', 'COMMAND'], /--ttl must be a number of seconds from 0.05/],
+    ['a TTL of 0', ['run', 'job', '--ttl', '0', '--', 'COMMAND'], /--ttl must be at least 0.5, but is 0: .* sixth/],
     ['a negative TTL', ['run', 'job', '--ttl=-1', '--', 'COMMAND'], /--ttl must be .* but is -1/],
     ['an infinite TTL', ['run', 'job', '--ttl', 'Infinity', '--', 'COMMAND'], /--ttl must be/],
     [
@@ -43,7 +43,7 @@ describe.concurrent('wrong usage ends with 64, says what is wrong, and runs no c
     [
       'an unknown command',
       ['walk', 'job'],
-      /unknown command "walk"; the commands are run, ls, top, show, wait, break, elect, limit/,
+      /unknown command "walk"; the commands are run, ls, top, show, wait, force-release, elect, limit/,
     ],
     ['an unknown option of ls', ['ls', '--jsno'], /Unknown option '--jsno'/],
     ['two prefixes', ['ls', 'a', 'b'], /ls takes at most one prefix, but got 2/],
@@ -60,8 +60,12 @@ describe.concurrent('wrong usage ends with 64, says what is wrong, and runs no c
     ['a store where the prefix belongs', ['top', 'redis://127.0.0.1'], /pass the store with --url: top --url URL/],
     ['no name to show', ['show'], /show needs one lock name, but got 0/],
     ['two names to wait for', ['wait', 'a', 'b'], /wait needs one lock name, but got 2/],
-    ['a break without a reason', ['break', 'a', '--yes'], /break needs --reason TEXT/],
-    ['a break with an empty reason', ['break', 'a', '--yes', '--reason', ' '], /break needs --reason TEXT/],
+    ['force-release without a reason', ['force-release', 'a', '--yes'], /force-release needs --reason TEXT/],
+    [
+      'force-release with an empty reason',
+      ['force-release', 'a', '--yes', '--reason', ' '],
+      /force-release needs --reason TEXT/,
+    ],
     ['an election without a command', ['elect', 'a'], /elect needs a command after --/],
     ['a limit without a rate', ['limit', 'a', '--', 'COMMAND'], /limit needs --rate, such as 10\/s/],
     ['a rate that is none', ['limit', 'a', '--rate', '10', '--', 'COMMAND'], /--rate must be such as 10\/s/],

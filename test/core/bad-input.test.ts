@@ -60,9 +60,9 @@ describe('rule 13: bad input is rejected before anything is sent, with argument,
   const lock = new DistributedLock({
     driver: {
       ...driver,
-      acquire(claims) {
+      acquire(claims, call) {
         sent.push(...claims)
-        return driver.acquire(claims)
+        return driver.acquire(claims, call)
       },
     },
   })

@@ -1,5 +1,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { subscribe, unsubscribe } from 'node:diagnostics_channel'
+import { setImmediate } from 'node:timers/promises'
+import { runInNewContext } from 'node:vm'
 import { afterEach, describe, expect, it, vi } from 'vitest'
 import type { Driver, Refusal } from '../../src/core/driver.ts'
 import { Emitter } from '../../src/core/events.ts'
@@ -14,6 +16,7 @@ import {
   StoreError,
 } from '../../src/index.ts'
 import { rejectionOf } from '../harness/rejection.ts'
+import { unreadableValues } from '../harness/unreadable.ts'
 
 const ended: (() => void)[] = []
 afterEach(() => {
@@ -86,7 +89,41 @@ describe('events', () => {
   })
 })
 
+describe('a listener that throws what cannot be printed', () => {
+  it.each(Object.entries(unreadableValues()))('%s, causes a warning and nothing else', async (_, thrown) => {
+    const warn = vi.spyOn(process, 'emitWarning').mockImplementation(() => {})
+    await using lock = new DistributedLock({ driver: memoryDriver() })
+    lock.on('acquired', () => {
+      throw thrown
+    })
+    lock.on('acquired', () => Promise.reject(thrown))
+    const results = await Promise.all(['a', 'b', 'c'].map((name) => lock.acquire(name)))
+    const warnings = warn.mock.calls.map(([message]) => String(message))
+    vi.restoreAllMocks()
+    expect(results.map(({ acquired }) => acquired)).toEqual([true, true, true])
+    expect(warnings).toHaveLength(6)
+    for (const warning of warnings) expect(warning).toMatch(/^a listener of "acquired" threw ./)
+  })
+})
+
 describe('a listener', () => {
+  it('that returns a promise of another realm, or a thenable, causes a warning if that rejects', async () => {
+    const warn = vi.spyOn(process, 'emitWarning').mockImplementation(() => {})
+    const emitter = new Emitter()
+    emitter.on('listenFailed', () => runInNewContext('Promise.reject(new Error("elsewhere"))'))
+    emitter.on('listenFailed', () => ({
+      // biome-ignore lint/suspicious/noThenProperty: a thenable is what this is about
+      then: (_: unknown, failed: (error: Error) => void) => failed(new Error('later')),
+    }))
+    emitter.emit('listenFailed', () => ({ error: undefined }))
+    await setImmediate()
+    const warnings = warn.mock.calls.map(([message]) => String(message))
+    vi.restoreAllMocks()
+    expect(warnings.sort()).toEqual(
+      ['elsewhere', 'later'].map((each) => `a listener of "listenFailed" threw Error: ${each}`),
+    )
+  })
+
   it('that removes itself and registers again is called once for one event', () => {
     const emitter = new Emitter()
     let calls = 0
@@ -226,7 +263,7 @@ describe('the events of a lease', () => {
       (driver: Driver, claimId: string) => driver.release([{ lockName: 'name', claimId }]),
     ],
     [
-      'stolen',
+      'force-released',
       { heartbeat: true },
       (driver: Driver) => new DistributedLock({ driver }).forceRelease('name', { by: 'me' }),
     ],
@@ -276,10 +313,10 @@ describe('the events of a rate limiter and of a store', () => {
     await using lock = new DistributedLock({
       driver: {
         ...driver,
-        async acquire(claims) {
+        async acquire(claims, call) {
           failures -= 1
           if (failures >= 0) throw new StoreError('cut')
-          return driver.acquire(claims)
+          return driver.acquire(claims, call)
         },
       },
     })

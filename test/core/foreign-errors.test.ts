@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest'
-import { messageOf, safeCause } from '../../src/core/foreign-errors.ts'
+import { connectionTrouble, messageOf, safeCause, textOf } from '../../src/core/foreign-errors.ts'
+import { unreadableValues } from '../harness/unreadable.ts'
 
 it('a message of a server is cut, wherever it is kept', () => {
   const error = Object.assign(new Error('x'.repeat(1_000_000)), { detail: 'y'.repeat(1_000_000) })
@@ -17,4 +18,16 @@ it('a password where the message is cut is not shown', () => {
     expect(messageOf(error)).not.toContain('hunter')
     expect(String(safeCause(error).stack)).not.toContain('hunter')
   }
+})
+
+it.each(Object.entries(unreadableValues()))('%s, can be read, kept and examined', (_, thrown) => {
+  expect(textOf(thrown)).toMatch(/./)
+  expect(messageOf(thrown)).toMatch(/./)
+  expect(safeCause(thrown)).toBeInstanceOf(Error)
+  expect(safeCause(thrown).message).toMatch(/./)
+  expect(safeCause({ cause: thrown })).toBeInstanceOf(Error)
+  expect(safeCause(new Error('outer', { cause: thrown })).message).toBe('outer')
+  expect(safeCause(new AggregateError([thrown], 'several')).message).toBe('several')
+  expect(connectionTrouble(thrown)).toBeUndefined()
+  expect(connectionTrouble({ errors: [thrown] })).toBeUndefined()
 })

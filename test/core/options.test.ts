@@ -19,7 +19,7 @@ import {
   Semaphore,
 } from '../../src/index.ts'
 import { rateLimitFetch } from '../../src/primitives/rate/http.ts'
-import { webLocks } from '../../src/primitives/web-locks/web-locks.ts'
+import { WebLocks } from '../../src/primitives/web-locks/web-locks.ts'
 import { rejectionOf } from '../harness/rejection.ts'
 
 afterEach(() => {
@@ -37,7 +37,7 @@ const primitives: Record<string, (options: object) => unknown> = {
   LeaderElection: (options) => new LeaderElection({ ...options, name: 'leader' }),
   OnceOnly: (options) => new OnceOnly(options),
   RateLimiter: (options) => new RateLimiter({ ...options, limits }),
-  webLocks: (options) => webLocks(options),
+  WebLocks: (options) => new WebLocks(options),
 }
 
 describe.each(Object.entries(primitives))('%s: no store is chosen silently', (_, create) => {
@@ -91,7 +91,7 @@ describe('options that are not an object', () => {
     ['LeaderElection', (options) => new LeaderElection(options)],
     ['OnceOnly', (options) => new OnceOnly(options)],
     ['RateLimiter', (options) => new RateLimiter(options)],
-    ['webLocks', webLocks],
+    ['WebLocks', (options) => new WebLocks(options)],
     ['getDistributedLock', getDistributedLock],
     ['acquire', (options) => lock().acquire('a', options)],
     ['close', (options) => lock().close(options)],

@@ -58,4 +58,16 @@ describe.concurrent('the end of a process', () => {
       console.log('granted')`
     expect(await run(program)).toBe('granted')
   }, 40_000)
+
+  it('is not kept off by a heartbeat thread that hangs', async () => {
+    const program = `
+      // The memory of the process, and a thread whose first renewal blocks it.
+      const module = new URL('test/core/interplay/blocked-thread-driver.mjs', 'file://' + process.cwd() + '/').href
+      const driver = { ...inner, extensions: { reopen: { module, name: 'openBlocked', args: [] } } }
+      const lock = new DistributedLock({ driver, heartbeatThread: true, callTimeoutSeconds: 300 })
+      const lease = await lock.hold('name', { timeoutSeconds: 0.6 })
+      await new Promise((resolve) => setTimeout(resolve, 300))
+      console.log(await lease.release())`
+    expect(await run(program)).toBe('true')
+  }, 40_000)
 })

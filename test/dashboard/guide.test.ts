@@ -23,7 +23,7 @@ const rows: Record<string, (capabilities: Capabilities) => boolean> = {
   queue: ({ queue, expiry }) => queue || expiry === 'session',
   'metadata, published values': ({ metadata }) => metadata,
   'semaphores, rate limits': ({ limit, rate }) => limit && rate,
-  'forced release': ({ force }) => force,
+  'forced release': ({ force }) => force !== false,
 }
 
 test('the guide says what the dashboard can show of each store', () => {

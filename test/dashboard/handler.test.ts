@@ -62,18 +62,18 @@ describe('who may see the dashboard', () => {
     const status = async (request: Request) => (await dashboard(request)).status
     expect(await status(get('/api/lock?store=0&name=a', elsewhere))).toBe(403)
     expect(await status(get('/api/lock?store=0&name=a', { 'sec-fetch-site': 'cross-site' }))).toBe(403)
-    expect(await status(post('/api/break', {}, elsewhere))).toBe(403)
-    expect(await status(post('/api/break', {}, { origin: 'null' }))).toBe(403)
+    expect(await status(post('/api/force-release', {}, elsewhere))).toBe(403)
+    expect(await status(post('/api/force-release', {}, { origin: 'null' }))).toBe(403)
     const navigation = { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'navigate' }
     expect(await status(get('/', navigation))).toBe(200)
-    expect(await status(post('/api/break', {}))).toBe(400)
+    expect(await status(post('/api/force-release', {}))).toBe(400)
     await dashboard.close()
   })
 
   test('a request that changes something needs an origin', async () => {
     const dashboard = open({ allowActions: true })
     const headers = { host: '127.0.0.1:7411', 'content-type': 'application/json' }
-    const request = new Request(`${LOCAL}/api/break`, { method: 'POST', headers, body: '{}' })
+    const request = new Request(`${LOCAL}/api/force-release`, { method: 'POST', headers, body: '{}' })
     expect((await dashboard(request)).status).toBe(403)
     await dashboard.close()
   })
@@ -221,7 +221,7 @@ describe('forced release', () => {
     const [lease] = (await driver.inspect({})).leases
     const dashboard = open({ stores: [{ driver }] })
     const request = { store: 0, name: 'a', tokens: [lease?.fencingToken], reason: 'why' }
-    expect((await dashboard(post('/api/break', request))).status).toBe(403)
+    expect((await dashboard(post('/api/force-release', request))).status).toBe(403)
     expect((await driver.inspect({})).leases).toEqual([lease])
     await lock.close()
     await dashboard.close()
@@ -237,14 +237,14 @@ describe('forced release', () => {
     await lock.acquire('a')
     const [lease] = (await driver.inspect({ lockName: 'a' })).leases
     const ask = async (token: number | undefined, reason = 'it hangs') =>
-      dashboard(post('/api/break', { store: 0, name: 'a', tokens: [token], reason }))
+      dashboard(post('/api/force-release', { store: 0, name: 'a', tokens: [token], reason }))
     expect((await ask(old?.fencingToken)).status).toBe(409)
     expect((await ask(lease?.fencingToken, '  ')).status).toBe(400)
     expect((await driver.inspect({ lockName: 'a' })).leases).toEqual([lease])
     expect(await (await ask(lease?.fencingToken)).json()).toEqual({ ended: 1 })
     expect((await driver.inspect({ lockName: 'a' })).leases).toEqual([])
     const detail = (await (await dashboard(get('/api/lock?store=0&name=a'))).json()) as LockDetail
-    expect(detail.breaks).toMatchObject([{ by: 'ada', reason: 'it hangs', ended: ['worker'] }])
+    expect(detail.forcedReleases).toMatchObject([{ by: 'ada', reason: 'it hangs', ended: ['worker'] }])
     await lock.close()
     await dashboard.close()
   })

@@ -1,6 +1,8 @@
 import { randomUUID } from 'node:crypto'
 import { describe, expect, inject, test } from 'vitest'
 import type { Driver } from '../../src/core/driver.ts'
+import { StoreError } from '../../src/core/errors.ts'
+import { CALL_TIMEOUT_MS } from '../../src/core/limits.ts'
 import { systemClock } from '../../src/core/time/clock.ts'
 import { createAccessToken, withAccessToken } from '../../src/dashboard/access-token.ts'
 import { visible } from '../../src/dashboard/client/format.ts'
@@ -11,7 +13,9 @@ import { StoreModel } from '../../src/dashboard/store-model.ts'
 import { WatchedStore } from '../../src/dashboard/watched-store.ts'
 import type { LockDetail } from '../../src/dashboard/wire.ts'
 import { memoryDriver } from '../../src/drivers/memory.ts'
+import { VirtualTime } from '../../src/testing/virtual-clock.ts'
 import { until } from '../harness/processes.ts'
+import { rejectionOf } from '../harness/rejection.ts'
 import { askRedis } from '../harness/wire.ts'
 
 const LOCAL = 'http://localhost:7411'
@@ -85,10 +89,12 @@ test('viewers that ask for the rate limits of a slow store wait for one reading'
   })
   const driver: Driver = {
     ...memory,
-    async inspectRates(query) {
-      readings += 1
-      await slow
-      return (await memory.inspectRates?.(query)) ?? { rates: [] }
+    extensions: {
+      async inspectRates(query) {
+        readings += 1
+        await slow
+        return (await memory.extensions?.inspectRates?.(query)) ?? { rates: [] }
+      },
     },
   }
   let nowMs = 0
@@ -102,6 +108,22 @@ test('viewers that ask for the rate limits of a slow store wait for one reading'
   answer()
   await Promise.all(lists)
   expect(readings).toBe(1)
+})
+
+test('a store that never lists its rate limits is an error in time, and is asked again', async () => {
+  const time = new VirtualTime()
+  let asked = 0
+  const inspectRates = (): Promise<never> => {
+    asked += 1
+    return new Promise(() => {})
+  }
+  const store = new WatchedStore({ driver: { ...memoryDriver(), extensions: { inspectRates } } }, time.clock())
+  for (const times of [1, 2]) {
+    const list = rejectionOf(() => store.rates())
+    await time.run(CALL_TIMEOUT_MS + 1_000)
+    expect(await list).toBeInstanceOf(StoreError)
+    expect(asked).toBe(times)
+  }
 })
 
 test('a viewer that comes at the very end of a reading is served, too', async () => {
@@ -129,7 +151,7 @@ test('a forced release tells one foreign client from another, although neither h
   const shown = { tokens: leases.map(({ token }) => token), marks: leases.flatMap(({ mark }) => mark ?? []) }
   const body = JSON.stringify({ store: 0, name: 'a', ...shown, reason: 'it hangs' })
   const headers = { origin: LOCAL, 'content-type': 'application/json' }
-  const end = () => dashboard(new Request(`${LOCAL}/api/break`, { method: 'POST', headers, body }))
+  const end = () => dashboard(new Request(`${LOCAL}/api/force-release`, { method: 'POST', headers, body }))
   await take('two')
   expect((await end()).status).toBe(409)
   expect(await askRedis({ port }, 'GET', `${prefix}a`)).toBe('two')

@@ -3,7 +3,7 @@ import type { LeaseRecord, WaiterRecord } from '../../src/core/driver.ts'
 import { History } from '../../src/dashboard/history.ts'
 import { type Reading, viewOf } from '../../src/dashboard/lock-view.ts'
 import { StoreClock } from '../../src/dashboard/store-clock.ts'
-import { metadataOf, recordName } from '../../src/primitives/lock/break-record.ts'
+import { metadataOf, recordName } from '../../src/primitives/lock/forced-release-record.ts'
 
 const GAP_MS = 5_000
 const START = 1_700_000_000_000
@@ -40,7 +40,7 @@ function endsAfter(...readings: [at: number, leases: LeaseRecord[], waiters?: Wa
     .map(({ holder, from, to, end, waited }) => ({ holder, from: from - START, to: to && to - START, end, waited }))
 }
 
-test('a lease that was released to a waiter is handed on', () => {
+test('a lease that was released to a waiter ends as passed', () => {
   const ends = endsAfter(
     [500, [lease('one', 1, { at: 0, end: 30_000 })], [waiter('two', 2, 200)]],
     [1_000, [lease('two', 2, { at: 700, end: 30_700 })]],
@@ -93,7 +93,7 @@ test('a short lease that ended between two readings is not called lost', () => {
   expect(endsAfter(...readings, [7_000, []])).toMatchObject([{ end: 'unknown', to: 6_700 }])
 })
 
-test('a record of a break that did not happen does not mark the later end of the lease', () => {
+test('a record of a forced release that did not happen does not mark the later end of the lease', () => {
   const record: LeaseRecord = {
     ...lease('ada', 9, { at: 900, end: 900_000 }),
     lockName: recordName('a', 1),
@@ -106,7 +106,7 @@ test('a record of a break that did not happen does not mark the later end of the
   expect(endsAfter(...readings, [64_000, [record]])).toMatchObject([{ end: 'released', to: 64_000 }])
 })
 
-test('a lease that was broken names who did it and why, and its successor is not broken by the same record', () => {
+test('a lease that was force-released names who did it and why, and the same record does not end its successor', () => {
   const record: LeaseRecord = {
     ...lease('ada', 9, { at: 900, end: 900_000 }),
     lockName: recordName('a', 1),
@@ -119,7 +119,7 @@ test('a lease that was broken names who did it and why, and its successor is not
   read(1_000, [record, lease('two', 12, { at: 950, end: 30_950 })])
   read(1_500, [record])
   expect(history.of('a')).toMatchObject([
-    { holder: 'one', end: 'broken', to: START + 900, by: 'ada', reason: 'it hangs' },
+    { holder: 'one', end: 'force-released', to: START + 900, by: 'ada', reason: 'it hangs' },
     { holder: 'two', end: 'released' },
   ])
 })
@@ -130,7 +130,7 @@ test('what ended while no one watched is unknown, and the gap is kept', () => {
     history.record(viewOf({ leases, waiters: [], complete: true, nowMs: START + at }), GAP_MS)
   read(500, [lease('one', 1, { at: 0, end: 30_000 })])
   const happened = read(60_000, [lease('two', 2, { at: 40_000, end: 70_000 })])
-  expect(happened).toEqual({ granted: 0, released: 0, expired: 0, broken: 0 })
+  expect(happened).toEqual({ granted: 0, released: 0, expired: 0, forceReleased: 0 })
   expect(history.of('a')).toMatchObject([{ end: 'unknown', to: START + 500 }, { holder: 'two' }])
   expect(history.gaps()).toEqual([[START + 500, START + 60_000]])
 })

@@ -50,8 +50,9 @@ describe.each(stores)('the rate limits of %s', (_, url) => {
 
   test('reject a cursor that is not one of theirs', async () => {
     const driver = await connect(url)
-    if (driver.name !== 'postgres') await expect(driver.inspectRates?.({ after: '!' })).rejects.toThrow('after')
-    await expect(driver.inspectRates?.({ pageSize: 0 })).rejects.toThrow('pageSize')
+    if (driver.name !== 'postgres')
+      await expect(driver.extensions?.inspectRates?.({ after: '!' })).rejects.toThrow('after')
+    await expect(driver.extensions?.inspectRates?.({ pageSize: 0 })).rejects.toThrow('pageSize')
     await driver.close()
   })
 })
@@ -60,7 +61,7 @@ async function readAll(driver: Driver, prefix: string, pageSize: number): Promis
   const found: RateRecord[] = []
   let after: string | undefined
   do {
-    const page = await driver.inspectRates?.({ prefix, pageSize, ...(after !== undefined && { after }) })
+    const page = await driver.extensions?.inspectRates?.({ prefix, pageSize, ...(after !== undefined && { after }) })
     found.push(...(page?.rates ?? []))
     after = page?.next
   } while (after !== undefined)

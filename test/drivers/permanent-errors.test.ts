@@ -11,6 +11,7 @@ import { postgresDriver } from '../../src/drivers/postgres.ts'
 import { postgresAdvisoryDriver } from '../../src/drivers/postgres-advisory.ts'
 import { sqliteDriver } from '../../src/drivers/sqlite.ts'
 import { DistributedLock, StoreError } from '../../src/index.ts'
+import { newCall } from '../../src/testing/conformance/driver-calls.ts'
 import { type Folder, makeFolder } from '../harness/folders.ts'
 import { viaNodeRedis } from '../harness/node-redis-driver.ts'
 import { type Server, startPostgres, startPostgresReplica, startRedis } from '../harness/servers.ts'
@@ -182,8 +183,8 @@ let counter = 0
 
 async function grant(driver: Driver): Promise<void> {
   const id = `${++counter}`
-  const plain = { holderId: 'test', mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0 } as const
-  const [answer] = await driver.acquire([{ lockName: `name ${id}`, claimId: id, ...plain }])
+  const plain = { holderId: 'test', mode: 'exclusive', permits: 1, ttlMs: 60_000, waiterTtlMs: 0 } as const
+  const [answer] = await driver.acquire([{ lockName: `name ${id}`, claimId: id, ...plain }], newCall())
   if (answer instanceof Error) throw answer
 }
 
@@ -258,8 +259,8 @@ async function useOf(open: () => Promise<Driver>, use: Use): Promise<Used> {
     driver = opened
     const counting: Driver = {
       ...opened,
-      acquire: (claims) =>
-        opened.acquire(claims).then(note, (error: unknown) => {
+      acquire: (claims, call) =>
+        opened.acquire(claims, call).then(note, (error: unknown) => {
           throw note(error)
         }),
     }

@@ -61,7 +61,7 @@ function cuttable(driver) {
   const unlessCut = (send) => (isCutOff ? new Promise((_, fail) => hanging.add(fail)) : send())
   return {
     ...driver,
-    acquire: (claims) => unlessCut(() => driver.acquire(claims)),
+    acquire: (claims, call) => unlessCut(() => driver.acquire(claims, call)),
     renew: (renewals) => unlessCut(() => driver.renew(renewals)),
     release: (leases) => unlessCut(() => driver.release(leases)),
     inspect: (query) => unlessCut(() => driver.inspect(query)),

@@ -17,7 +17,8 @@ export function makeFolder(name: string): Folder {
   return {
     path,
     remove() {
-      rmSync(path, { recursive: true, force: true, maxRetries: 5, retryDelay: 50 })
+      // A process that has just been ended may still write there.
+      rmSync(path, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 })
       forget()
     },
   }

@@ -1,5 +1,5 @@
 // @ts-check
-// Drivers for the renewer thread that hang, fail or answer late.
+// Drivers for the heartbeat thread that hang, fail or answer late.
 import { existsSync, writeFileSync } from 'node:fs'
 import { openRemoteMemory } from './remote-memory.mjs'
 

@@ -10,9 +10,9 @@ export class LockModel {
   }
 
   /** Whether the claim is granted, and its place in the queue if it waits. */
-  acquire(terms: ModelTerms, { waits, steals, client }: Asking): { granted: boolean; ahead?: number } {
+  acquire(terms: ModelTerms, { waits, forces, client }: Asking): { granted: boolean; ahead?: number } {
     if (this.leases.some(({ id }) => id === terms.id)) return { granted: true }
-    if (steals) {
+    if (forces) {
       this.#dropWaiter(terms.id)
       this.leases = [terms]
       return { granted: true }
@@ -76,7 +76,7 @@ export interface ModelTerms {
 
 export interface Asking {
   readonly waits: boolean
-  readonly steals: boolean
+  readonly forces: boolean
   readonly client: number
 }
 

@@ -12,7 +12,7 @@ const LONGEST = [
   'drivers/postgres-advisory/conformance.test.ts',
   'drivers/sqlite/processes.test.ts',
   'drivers/memory/conformance.test.ts',
-  'testing/simulation.test.ts',
+  'simulation/simulation.test.ts',
   'drivers/secrets.test.ts',
   'drivers/redlock/voters.test.ts',
 ]

@@ -1,12 +1,13 @@
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Claim, Driver, Grant } from '../../src/core/driver.ts'
+import { newCall } from '../../src/testing/conformance/driver-calls.ts'
 
 /** A name that no other test has. */
 export const unique = (what: string): string => `${what}:${randomBytes(6).toString('hex')}`
 
 /** An exclusive claim for a minute. It does not wait by default. */
-export function claimOn(lockName: string, waitMs = 0) {
+export function claimOn(lockName: string, waiterTtlMs = 0) {
   const claimId = unique('claim')
   return {
     lockName,
@@ -15,12 +16,12 @@ export function claimOn(lockName: string, waitMs = 0) {
     mode: 'exclusive',
     permits: 1,
     ttlMs: 60_000,
-    waitMs,
+    waiterTtlMs,
   } as const satisfies Claim
 }
 
 export async function granted(driver: Driver, claim: Claim): Promise<Grant> {
-  const [answer] = await driver.acquire([claim])
+  const [answer] = await driver.acquire([claim], newCall())
   if (answer === undefined || !('granted' in answer) || !answer.granted) {
     throw new Error(`the claim on ${claim.lockName} was not granted: ${JSON.stringify(answer)}`)
   }
@@ -29,7 +30,7 @@ export async function granted(driver: Driver, claim: Claim): Promise<Grant> {
 
 /** The fencing token of a new claim. Undefined if it was refused. */
 export async function grantOn(driver: Driver, lockName: string): Promise<number | undefined> {
-  const [answer] = await driver.acquire([claimOn(lockName)])
+  const [answer] = await driver.acquire([claimOn(lockName)], newCall())
   return answer && 'granted' in answer && answer.granted ? answer.fencingToken : undefined
 }
 

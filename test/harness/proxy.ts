@@ -185,9 +185,9 @@ function makePipe(target: Socket, fault: Fault) {
         return
       }
       if (fault.isHeld) return
-      const waitMs = fault.delayMs === 0 ? 0 : queue[0].dueAt - performance.now()
-      if (waitMs > 0) {
-        timer = setTimeout(flush, waitMs)
+      const waiterTtlMs = fault.delayMs === 0 ? 0 : queue[0].dueAt - performance.now()
+      if (waiterTtlMs > 0) {
+        timer = setTimeout(flush, waiterTtlMs)
         return
       }
       deliver(target, queue.shift()?.item ?? 'end')

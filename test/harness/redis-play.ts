@@ -5,6 +5,7 @@ import type { AcquireAnswer, Claim, LeaseRef, StopListening } from '../../src/co
 import type { RedlockNode } from '../../src/drivers/redis/driver.ts'
 import { lockKeys } from '../../src/drivers/redis/keys.ts'
 import type { RedisDriver } from '../../src/drivers/redis.ts'
+import { newCall } from '../../src/testing/conformance/driver-calls.ts'
 import { LockModel, type ModelTerms } from './lock-model.ts'
 
 export const CLIENTS = 3
@@ -54,7 +55,7 @@ export const steps = fc.oneof(
       long: fc.boolean(),
     }),
   },
-  { weight: 1, arbitrary: fc.record({ kind: fc.constant('steal' as const), client, numbers }) },
+  { weight: 1, arbitrary: fc.record({ kind: fc.constant('force' as const), client, numbers }) },
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('stale' as const), client, numbers }) },
   { weight: 2, arbitrary: fc.record({ kind: fc.constant('listen' as const), client }) },
 )
@@ -150,9 +151,14 @@ export class RedisPlay {
       const asked = step.numbers.map((number, at) => ({
         number,
         waits: step.kind === 'acquire' && ((step.waits >> at) & 1) === 1,
-        steals: step.kind === 'steal' && this.#termsOf(number).exclusive,
+        forces: step.kind === 'force' && this.#termsOf(number).exclusive,
       }))
-      const answers = await this.#answersTo(driver.acquire(asked.map((each) => this.#claim(each))))
+      const answers = await this.#answersTo(
+        driver.acquire(
+          asked.map((each) => this.#claim(each)),
+          newCall(),
+        ),
+      )
       if (answers === undefined) return
       const expected = asked.map((each) =>
         this.#modelOf(each.number).acquire(this.#termsOf(each.number), { ...each, client: step.client }),
@@ -201,7 +207,7 @@ export class RedisPlay {
         model.waiters.map(({ id }) => id),
       )
       for (const { claimId, fencingToken } of [...leases].sort((a, b) => a.fencingToken - b.fencingToken)) {
-        // In one list, a claim can lose the lock to a thief and steal it back.
+        // In one list, a claim can lose the lock to a claim with force and take it back.
         if (this.#tokens.get(claimId) === fencingToken) continue
         assert.ok(fencingToken > (this.#largest[index] as number), `a token of ${name} fell`)
         this.#largest[index] = fencingToken
@@ -239,7 +245,7 @@ export class RedisPlay {
     })
   }
 
-  #claim({ number, waits, steals }: { number: number; waits: boolean; steals: boolean }): Claim {
+  #claim({ number, waits, forces }: { number: number; waits: boolean; forces: boolean }): Claim {
     const { metadata } = this.#terms[number] as Terms[number]
     const { id, exclusive, limit, permits } = this.#termsOf(number)
     return {
@@ -251,8 +257,8 @@ export class RedisPlay {
       permits,
       ttlMs: TTL_MS,
       ...(metadata && { metadata: { of: id } }),
-      waitMs: waits ? TTL_MS : 0,
-      ...(steals && { steal: true }),
+      waiterTtlMs: waits ? TTL_MS : 0,
+      ...(forces && { forceUpTo: Number.MAX_SAFE_INTEGER }),
     }
   }
 

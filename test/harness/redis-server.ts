@@ -4,6 +4,7 @@ import { afterAll, beforeAll } from 'vitest'
 import type { AcquireAnswer, Claim, Driver, Grant } from '../../src/core/driver.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
 import { DistributedLock } from '../../src/index.ts'
+import { newCall } from '../../src/testing/conformance/driver-calls.ts'
 import { until } from './processes.ts'
 import { type Server, startRedis } from './servers.ts'
 
@@ -71,7 +72,7 @@ export const name = (): string => `failure:${process.pid}:${++counter}`
 
 export function claim(changes: Partial<Claim> = {}): Claim {
   const claimId = `claim ${++counter} of ${process.pid}`
-  const plain = { mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0 } as const
+  const plain = { mode: 'exclusive', permits: 1, ttlMs: 60_000, waiterTtlMs: 0 } as const
   return { lockName: name(), claimId, holderId: `holder of ${claimId}`, ...plain, ...changes }
 }
 
@@ -81,7 +82,7 @@ export const pairOn = (lockName: string, changes: Partial<Claim>): [Claim, Claim
 ]
 
 export async function ask(driver: Driver, of: Claim): Promise<AcquireAnswer> {
-  const [answer] = await driver.acquire([of])
+  const [answer] = await driver.acquire([of], newCall())
   if (answer === undefined || answer instanceof Error) throw answer
   return answer
 }

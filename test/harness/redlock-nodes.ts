@@ -5,6 +5,7 @@ import type { Claim, Driver, Grant } from '../../src/core/driver.ts'
 import type { Clock } from '../../src/core/time/clock.ts'
 import { redisDriver } from '../../src/drivers/redis.ts'
 import { type RedlockOptions, redlockDriver } from '../../src/drivers/redlock.ts'
+import { newCall } from '../../src/testing/conformance/driver-calls.ts'
 import { until } from './processes.ts'
 import { type FaultProxy, startProxy } from './proxy.ts'
 import { type Server, startServers } from './servers.ts'
@@ -50,12 +51,12 @@ export const name = (): string => `redlock:${process.pid}:${++counter}`
 
 export function claim(changes: Partial<Claim> = {}): Claim {
   const claimId = `claim ${++counter} of ${process.pid}`
-  const plain = { mode: 'exclusive', permits: 1, ttlMs: 120_000, waitMs: 0 } as const
+  const plain = { mode: 'exclusive', permits: 1, ttlMs: 120_000, waiterTtlMs: 0 } as const
   return { lockName: name(), claimId, holderId: 'h', ...plain, ...changes }
 }
 
 export async function granted(driver: Driver, of: Claim): Promise<Grant> {
-  const [answer] = await driver.acquire([of])
+  const [answer] = await driver.acquire([of], newCall())
   if (answer === undefined || answer instanceof Error) throw answer
   assert.ok(answer.granted, JSON.stringify(answer))
   return answer
@@ -64,7 +65,7 @@ export async function granted(driver: Driver, of: Claim): Promise<Grant> {
 export async function untilGranted(driver: Driver, of: Claim): Promise<Grant> {
   let got: Grant | undefined
   const look = async (): Promise<boolean> => {
-    const [answer] = await driver.acquire([of])
+    const [answer] = await driver.acquire([of], newCall())
     if (answer !== undefined && 'granted' in answer && answer.granted) got = answer
     return got !== undefined
   }
@@ -79,7 +80,7 @@ export const untilVoting = (driver: Driver, servers: readonly Server[], ttlMs = 
   until(
     async () => {
       const probe = claim({ ttlMs })
-      await driver.acquire([probe])
+      await driver.acquire([probe], newCall())
       const held = await Promise.all(servers.map(({ port }) => client(port).exists(`lock:${probe.lockName}`)))
       return held.every((count) => count === 1)
     },

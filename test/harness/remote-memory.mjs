@@ -49,7 +49,7 @@ export async function openRemoteMemory(port) {
   return {
     name: 'remote-memory',
     capabilities: { ...capabilities, scope: 'machine', wake: false, groups: false },
-    reopen: { module: import.meta.url, name: 'openRemoteMemory', args: [port] },
+    extensions: { reopen: { module: import.meta.url, name: 'openRemoteMemory', args: [port] } },
     acquire: ask('acquire'),
     renew: ask('renew'),
     release: ask('release'),

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import type { Claim, Driver, Grant } from '../../src/core/driver.ts'
 import { openDatabase, type SqliteDatabase } from '../../src/drivers/sqlite/client.ts'
+import { newCall } from '../../src/testing/conformance/driver-calls.ts'
 import { makeFolder } from './folders.ts'
 
 /** A folder for one test. All that is opened in it is closed with the test: `await using context = createContext()`. */
@@ -45,12 +46,12 @@ export const claimOn = (lockName: string, changes: Partial<Claim> = {}): Claim =
   mode: 'exclusive',
   permits: 1,
   ttlMs: 60_000,
-  waitMs: 0,
+  waiterTtlMs: 0,
   ...changes,
 })
 
 export async function grantOf(driver: Driver, claim: Claim): Promise<Grant> {
-  const [answer] = await driver.acquire([claim])
+  const [answer] = await driver.acquire([claim], newCall())
   if (answer === undefined || answer instanceof Error || !answer.granted) {
     throw new Error(`"${claim.lockName}" was not granted: ${JSON.stringify(answer)}`)
   }
@@ -58,7 +59,7 @@ export async function grantOf(driver: Driver, claim: Claim): Promise<Grant> {
 }
 
 export async function isGranted(driver: Driver, claim: Claim): Promise<boolean> {
-  const [answer] = await driver.acquire([claim])
+  const [answer] = await driver.acquire([claim], newCall())
   if (answer instanceof Error) throw answer
   return answer?.granted === true
 }

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { InvalidArgumentError } from '../../src/index.ts'
-import { nameFromTemplate } from '../../src/integrations/nestjs/lock-name.ts'
+import { nameFromTemplate } from '../../src/integrations/nestjs/locked.ts'
 
 const nameOf = (template: unknown, ...args: unknown[]): string => nameFromTemplate(template, 'Orders.ship')(args)
 

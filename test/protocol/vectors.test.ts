@@ -114,7 +114,7 @@ describe('leases.lua on a server does what the test vectors say', () => {
     const found = await redis.hget(keys.data, `w${idText(claim.claimId)}`)
     // No client listens to the channel of this test.
     const hears = [',1,"holdfast:wake', ',0,"holdfast:wake'] as const
-    const times = [`[${endMs},${sinceMs},`, `[${nowMs + claim.waitMs},${nowMs},`] as const
+    const times = [`[${endMs},${sinceMs},`, `[${nowMs + claim.waiterTtlMs},${nowMs},`] as const
     expect(found).toBe(text.replace(...times).replace(...hears))
     await redis.del(...Object.values(keys))
   })

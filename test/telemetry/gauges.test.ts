@@ -2,8 +2,8 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { createMemoryStore, memoryDriver } from '../../src/drivers/memory.ts'
 import { DistributedLock, type Lease } from '../../src/index.ts'
-import { Population } from '../../src/telemetry/population.ts'
 import { prometheusMetrics } from '../../src/telemetry/prometheus.ts'
+import { Population } from '../../src/telemetry/recorder.ts'
 import { type DriverMode, faultyDriver, noFaults } from '../../src/testing/faulty-driver.ts'
 import { seededRandom, VirtualTime } from '../../src/testing/virtual-clock.ts'
 
@@ -67,7 +67,7 @@ describe('the gauges of held leases and of waiters', () => {
     population.add('a', 'x', 1)
     population.add('a', 'y', 2)
     population.remove('b')
-    expect([...population.read()]).toEqual([
+    expect([...population.read(['x', 'y'])]).toEqual([
       { group: 'x', count: 0, sinceMs: undefined },
       { group: 'y', count: 1, sinceMs: 2 },
     ])

@@ -6,9 +6,9 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
 import { DistributedLock, HoldfastError, type LockEvent, RateLimiter } from '../../src/index.ts'
-import { METRICS } from '../../src/telemetry/metrics.ts'
-import { prometheusName } from '../../src/telemetry/prometheus/text.ts'
+import { METRICS, metricIds } from '../../src/telemetry/metrics.ts'
 import { type PrometheusMetrics, prometheusMetrics } from '../../src/telemetry/prometheus.ts'
+import { prometheusName } from '../../src/telemetry/prometheus-text.ts'
 import { makeFolder } from '../harness/folders.ts'
 import { freePort } from '../harness/ports.ts'
 import { until } from '../harness/processes.ts'
@@ -68,7 +68,7 @@ async function useLocks(url: string): Promise<void> {
   await using rival = new DistributedLock({ url })
   await using limiter = new RateLimiter({ url, limits: { limit: 1, periodSeconds: 3_600 } })
   for (let count = 0; !ended.signal.aborted; count += 1) {
-    const work: Promise<unknown>[] = [compete(lock, rival, `order:monitoring-${count}`), breakLock(lock, rival)]
+    const work: Promise<unknown>[] = [compete(lock, rival, `order:monitoring-${count}`), forceRelease(lock, rival)]
     for (const _ of ['allowed', 'denied']) work.push(limiter.consume(`api:monitoring-${count}`))
     for (const { reason } of (await Promise.allSettled(work)) as { reason?: unknown }[]) {
       // A machine that is too busy loses a lease, or gets a late answer. The next round makes up for it.
@@ -86,7 +86,7 @@ async function compete(lock: DistributedLock, rival: DistributedLock, name: stri
 }
 
 /** With its next heartbeat, the holder learns of it. */
-async function breakLock(lock: DistributedLock, rival: DistributedLock): Promise<void> {
+async function forceRelease(lock: DistributedLock, rival: DistributedLock): Promise<void> {
   const lost = event(lock, 'lost')
   await lock.hold('report', { timeoutSeconds: 3 })
   await rival.forceRelease('report', { by: 'the test' })
@@ -116,8 +116,8 @@ const SOON = { timeoutMs: 40_000, everyMs: 100 }
 
 describe('the metrics of a run on Redis, PostgreSQL and SQLite', () => {
   it('reach Prometheus, each of them', async () => {
-    const names = Object.values(METRICS).map((metric) =>
-      metric.kind === 'histogram' ? `${prometheusName(metric)}_count` : prometheusName(metric),
+    const names = metricIds.map((id) =>
+      METRICS[id].kind === 'histogram' ? `${prometheusName(id)}_count` : prometheusName(id),
     )
     let missing = names
     await until(
@@ -155,10 +155,10 @@ describe('the alert rules', () => {
     expect(await promtool(['test', 'rules', 'alerts.test.yml'], { cwd: files })).toContain('SUCCESS')
   })
 
-  it('are evaluated by Prometheus, and report the broken locks, the lost leases and the dead store', async () => {
+  it('are evaluated by Prometheus, and report forced releases, lost leases and the dead store', async () => {
     const wanted = {
       HoldfastLeaseLost: ['firing'],
-      HoldfastBreakUsed: ['firing'],
+      HoldfastLockForceReleased: ['firing'],
       // It fires after a minute.
       HoldfastStoreUnreachable: ['pending', 'firing'],
       HoldfastWaitingTooLong: ['inactive'],

@@ -21,6 +21,7 @@ import { METRICS } from '../../src/telemetry/metrics.ts'
 import { openTelemetry, traceMetadata } from '../../src/telemetry/opentelemetry.ts'
 import { gate } from '../harness/gate.ts'
 import { rejectionOf } from '../harness/rejection.ts'
+import { unreadableValues } from '../harness/unreadable.ts'
 
 const spans = new InMemorySpanExporter()
 const exporter = new InMemoryMetricExporter(AggregationTemporality.CUMULATIVE)
@@ -70,8 +71,8 @@ describe('the metrics', () => {
     await reader.forceFlush()
     const found = exporter.getMetrics().flatMap(({ scopeMetrics }) => scopeMetrics.flatMap(({ metrics }) => metrics))
     const pointsOf = (name: string) => found.find(({ descriptor }) => descriptor.name === name)?.dataPoints ?? []
-    for (const { name, unit, help, kind } of Object.values(METRICS)) {
-      const metric = found.find(({ descriptor }) => descriptor.name === name)
+    for (const [name, { unit, help, kind }] of Object.entries(METRICS)) {
+      const metric = found.find(({ descriptor }) => descriptor.name === `holdfast.${name}`)
       if (kind === 'histogram' && metric === undefined) continue
       expect(metric?.descriptor, name).toMatchObject({ unit, description: help })
     }
@@ -81,7 +82,7 @@ describe('the metrics', () => {
     expect(pointsOf('holdfast.lock.contentions')).toMatchObject([{ value: 2, attributes: lockAttributes }])
     const [renewal] = pointsOf('holdfast.lock.renewal.duration') as DataPoint<Histogram>[]
     expect(renewal?.value.count).toBeGreaterThan(0)
-    expect(renewal?.value.buckets.boundaries).toEqual(METRICS.renewal.buckets)
+    expect(renewal?.value.buckets.boundaries).toEqual(METRICS['lock.renewal.duration'].buckets)
     expect(pointsOf('holdfast.ratelimit.decisions')).toMatchObject([
       { value: 1, attributes: { 'holdfast.key.template': 'other', 'holdfast.decision': 'allowed' } },
       { value: 0, attributes: { 'holdfast.decision': 'denied' } },
@@ -196,11 +197,11 @@ describe('the spans', () => {
     await rejectionOf(() => lock.withLock('order:1', () => Promise.reject(new TypeError('mine'))))
     const lost = await rejectionOf(() => lock.withLock('order:2', () => lock.forceRelease('order:2', { by: 'test' })))
     expect(lost).toBeInstanceOf(LeaseLostError)
-    const [failed, robbed] = named('locked order:{id}')
+    const [failed, ended] = named('locked order:{id}')
     expect(failed?.attributes['error.type']).toBe('TypeError')
     expect(failed?.events.map(({ name }) => name)).toEqual(['exception'])
-    expect(robbed?.events.map(({ name, attributes }) => [name, attributes?.['holdfast.reason']])).toEqual([
-      ['holdfast.lease.lost', 'stolen'],
+    expect(ended?.events.map(({ name, attributes }) => [name, attributes?.['holdfast.reason']])).toEqual([
+      ['holdfast.lease.lost', 'force-released'],
     ])
   })
 
@@ -238,6 +239,20 @@ describe('the spans', () => {
       vi.restoreAllMocks()
       expect(results).toEqual([true, expect.objectContaining({ message: 'mine' })])
       expect(warnings).toBe(4)
+    },
+  )
+
+  it.each(Object.entries(unreadableValues()))(
+    'end when the function throws what cannot be read (%s), and the caller gets it unchanged',
+    async (_, thrown) => {
+      vi.spyOn(process, 'emitWarning').mockImplementation(() => {})
+      instrument()
+      await using lock = new DistributedLock({ driver: memoryDriver() })
+      const isThrown = (error: unknown): boolean => error === thrown
+      const caught = lock.withLock('order:1', () => Promise.reject(thrown)).catch(isThrown)
+      expect(await caught).toBe(true)
+      vi.restoreAllMocks()
+      expect(named('locked order:{id}')).toMatchObject([{ status: { code: api.SpanStatusCode.ERROR } }])
     },
   )
 

@@ -6,10 +6,9 @@ import { describe, expect, it } from 'vitest'
 import { MAX_TEMPLATES } from '../../src/core/limits.ts'
 import { memoryDriver } from '../../src/drivers/memory.ts'
 import { DistributedLock, RateLimitedError, RateLimiter, Semaphore } from '../../src/index.ts'
-import { LABELS, METRICS } from '../../src/telemetry/metrics.ts'
-import { Registry } from '../../src/telemetry/prometheus/registry.ts'
-import { prometheusName, textOf } from '../../src/telemetry/prometheus/text.ts'
+import { LABELS, METRICS, metricIds } from '../../src/telemetry/metrics.ts'
 import { prometheusMetrics } from '../../src/telemetry/prometheus.ts'
+import { prometheusName, Registry, textOf } from '../../src/telemetry/prometheus-text.ts'
 import { promtool } from '../harness/prometheus.ts'
 import { rejectionOf } from '../harness/rejection.ts'
 
@@ -72,8 +71,9 @@ describe('prometheusMetrics', () => {
     await using lock = new DistributedLock({ driver: memoryDriver() })
     await lock.withLock('a', () => {})
     const text = metrics.text()
-    for (const { kind, name, labels } of Object.values(METRICS)) {
-      if (kind === 'counter' && labels[0] !== 'key') expect(text).toContain(`${name.replaceAll('.', '_')}_total`)
+    for (const [name, { kind, labels }] of Object.entries(METRICS)) {
+      if (kind === 'counter' && labels[0] !== 'key')
+        expect(text).toContain(`holdfast_${name.replaceAll('.', '_')}_total`)
     }
     expect(linesOf(text, 'holdfast_lock_losses_total')).toHaveLength(5)
     metrics.close()
@@ -138,10 +138,12 @@ describe('hostile lock names', () => {
     const names = fc.sample(name, 300)
     const registry = new Registry()
     const found = new Set(names.filter((each) => !each.includes('\0') && each.isWellFormed()))
-    for (const each of found) registry.add('breaks', [each], 1)
-    const text = textOf(registry, [{ id: 'held', values: [[...found][0] ?? ''], value: 1 }])
+    for (const each of found) registry.add('lock.forced_releases', [each], 1)
+    const text = textOf(registry, [{ id: 'lock.held', values: [[...found][0] ?? ''], value: 1 }])
     expect(text.split('\n')).toHaveLength(found.size + 6)
-    expect(text.split('\n').filter((line) => line.startsWith('holdfast_lock_breaks_total{'))).toHaveLength(found.size)
+    expect(text.split('\n').filter((line) => line.startsWith('holdfast_lock_forced_releases_total{'))).toHaveLength(
+      found.size,
+    )
     expect(await promtool(['check', 'metrics'], { input: text })).toBe('')
   })
 
@@ -175,11 +177,11 @@ describe('docs/reference/telemetry.md', () => {
       kind,
       labels: labels.trim(),
     }))
-    const known = Object.values(METRICS).map((metric) => ({
-      name: metric.name,
-      prometheus: prometheusName(metric),
-      kind: metric.kind,
-      labels: metric.labels.map((label) => `\`${label}\``).join(', '),
+    const known = metricIds.map((id) => ({
+      name: `holdfast.${id}`,
+      prometheus: prometheusName(id),
+      kind: METRICS[id].kind,
+      labels: METRICS[id].labels.map((label) => `\`${label}\``).join(', '),
     }))
     expect(listed).toEqual(known)
   })

@@ -1,3 +1,5 @@
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
 import { describe, expect, it } from 'vitest'
 import type { AcquireAnswer, Claim, Driver, RateRequest, Renewal } from '../../src/core/driver.ts'
 import { capabilities, createMemoryStore, memoryDriver } from '../../src/drivers/memory.ts'
@@ -20,9 +22,9 @@ const brokenDrivers: readonly (readonly [what: string, caughtBy: string, make: (
     'a list of 1,000 names',
     (driver) => ({
       ...driver,
-      async acquire(claims) {
+      async acquire(claims, call) {
         if (claims.length > 250) throw new Error('too many')
-        return driver.acquire(claims)
+        return driver.acquire(claims, call)
       },
     }),
   ],
@@ -31,7 +33,11 @@ const brokenDrivers: readonly (readonly [what: string, caughtBy: string, make: (
     '256 permits are counted exactly',
     (driver) => ({
       ...driver,
-      acquire: (claims) => driver.acquire(claims.map((claim) => ({ ...claim, permits: claim.permits % 256 }))),
+      acquire: (claims, call) =>
+        driver.acquire(
+          claims.map((claim) => ({ ...claim, permits: claim.permits % 256 })),
+          call,
+        ),
     }),
   ],
   ['begins its tokens anew after a second of idleness', 'after a name was idle for a second', withForgetfulTokens],
@@ -65,8 +71,8 @@ const brokenDrivers: readonly (readonly [what: string, caughtBy: string, make: (
     'no other client ever finds the others taken',
     (driver) => ({
       ...driver,
-      async acquire(claims) {
-        const answers = await withoutGroups(driver).acquire(claims)
+      async acquire(claims, call) {
+        const answers = await withoutGroups(driver).acquire(claims, call)
         if (!claims.some(({ group }) => group) || answers.every(isGrant)) return answers
         await driver.release(claims.filter((_, index) => isGrant(answers[index])))
         return answers.map((answer) => (isGrant(answer) ? { granted: false, free: true } : answer))
@@ -78,9 +84,9 @@ const brokenDrivers: readonly (readonly [what: string, caughtBy: string, make: (
     'a group of 100 claims in a long list is not split',
     (driver) => ({
       ...driver,
-      acquire: async (claims) => [
-        ...(await driver.acquire(claims.slice(0, 128))),
-        ...(await driver.acquire(claims.slice(128))),
+      acquire: async (claims, call) => [
+        ...(await driver.acquire(claims.slice(0, 128), call)),
+        ...(await driver.acquire(claims.slice(128), call)),
       ],
     }),
   ],
@@ -89,10 +95,10 @@ const brokenDrivers: readonly (readonly [what: string, caughtBy: string, make: (
     'a group that asks again gets the same leases',
     (driver) => ({
       ...driver,
-      async acquire(claims) {
+      async acquire(claims, call) {
         const { leases } = await driver.inspect({})
         const known = new Set(leases.map(({ claimId }) => claimId))
-        if (!claims.some(({ group, claimId }) => group && known.has(claimId))) return driver.acquire(claims)
+        if (!claims.some(({ group, claimId }) => group && known.has(claimId))) return driver.acquire(claims, call)
         return claims.map(() => ({ granted: false }))
       },
     }),
@@ -109,6 +115,35 @@ describe('the conformance suite', () => {
 
   it.each(brokenDrivers)('passes a correct driver, which does not do this: %s', async (_, caughtBy) => {
     for (const { title, run } of casesOf((driver) => driver)) if (title.includes(caughtBy)) await run()
+  })
+})
+
+describe('a runner that ends with the first unhandled rejection', () => {
+  /** Runs the cases of the suite at the same time, and prints how many have failed. */
+  const source = `
+    import { capabilities, createMemoryStore, memoryDriver } from 'holdfast/drivers/memory'
+    import { driverConformance } from 'holdfast/testing'
+    const cases = []
+    const it = Object.assign((_, run) => cases.push(run), { skip() {} })
+    const runner = { describe: (_, body) => body(), it, beforeAll: (body) => { opening = body() }, afterAll() {} }
+    let opening
+    async function open() {
+      const store = createMemoryStore()
+      // It hides everything, so tests that look for a waiter fail while claims wait.
+      const inspect = async () => ({ leases: [], waiters: [] })
+      return { driver: async () => ({ ...memoryDriver({ store }), inspect }), close: async () => {} }
+    }
+    driverConformance({ runner, name: 'broken', capabilities, open, lockOnly: true })
+    await opening
+    const results = await Promise.allSettled(cases.map((run) => run()))
+    console.log(results.filter(({ status }) => status === 'rejected').length)
+    process.exit()`
+
+  it('reaches the end of the suite with a broken driver', { timeout: 120_000 }, async () => {
+    const run = promisify(execFile)(process.execPath, ['--input-type=module', '-e', source])
+    const { stdout, stderr } = await run.catch((error: { stdout: string; stderr: string }) => error)
+    expect(stderr).not.toContain('triggerUncaughtException')
+    expect(Number(stdout)).toBeGreaterThan(50)
   })
 })
 
@@ -142,7 +177,7 @@ function casesOf(make: (driver: Driver) => Driver): Case[] {
 
 function withoutGroups(driver: Driver): Driver {
   const alone = ({ group: _, ...claim }: Claim): Claim => claim
-  return { ...driver, acquire: (claims) => driver.acquire(claims.map(alone)) }
+  return { ...driver, acquire: (claims, call) => driver.acquire(claims.map(alone), call) }
 }
 
 const isGrant = (answer: unknown): boolean => (answer as AcquireAnswer | undefined)?.granted === true
@@ -152,7 +187,7 @@ function withTtl(driver: Driver, change: (ttlMs: number) => number): Driver {
     requests.map((request) => ({ ...request, ttlMs: change(request.ttlMs) }))
   return {
     ...driver,
-    acquire: (claims) => driver.acquire(changed(claims)),
+    acquire: (claims, call) => driver.acquire(changed(claims), call),
     renew: (renewals) => driver.renew(changed(renewals)),
   }
 }
@@ -161,8 +196,8 @@ function withTtl(driver: Driver, change: (ttlMs: number) => number): Driver {
 function withForgetfulTokens(driver: Driver): Driver {
   return {
     ...driver,
-    async acquire(claims) {
-      const answers = await driver.acquire(claims)
+    async acquire(claims, call) {
+      const answers = await driver.acquire(claims, call)
       return answers.map((answer, index) => {
         if (answer instanceof Error || !answer.granted) return answer
         const lockName = (claims[index] as Claim).lockName

@@ -65,10 +65,10 @@ it('a group of claims that would exceed MAX_PENDING_CLAIMS is not requested in p
   const asked: string[] = []
   const driver: Driver = {
     ...real,
-    async acquire(claims) {
+    async acquire(claims, call) {
       if (claims.some(({ group }) => group !== undefined)) {
         asked.push(...claims.map(({ lockName }) => lockName))
-        return real.acquire(claims)
+        return real.acquire(claims, call)
       }
       pending += claims.length
       await end.opened

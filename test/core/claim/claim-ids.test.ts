@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { madeBefore } from '../../../src/core/claim/chain.ts'
+import { madeBefore } from '../../../src/core/lease/chain.ts'
 import { systemRandom } from '../../../src/core/time/random.ts'
 import { memoryDriver } from '../../../src/drivers/memory.ts'
 import { DistributedLock, OnceOnly } from '../../../src/index.ts'
@@ -8,9 +8,9 @@ import { DistributedLock, OnceOnly } from '../../../src/index.ts'
 function spyOnClaims() {
   const driver = memoryDriver()
   const idOf = new Map<string, string>()
-  const acquire: typeof driver.acquire = (claims) => {
+  const acquire: typeof driver.acquire = (claims, call) => {
     for (const { lockName, claimId } of claims) idOf.set(lockName, claimId)
-    return driver.acquire(claims)
+    return driver.acquire(claims, call)
   }
   return { driver: { ...driver, acquire }, idOf }
 }
@@ -59,9 +59,9 @@ describe('a claim’s id', () => {
     const ids: string[] = []
     const spy = {
       ...driver,
-      acquire: (claims: Parameters<typeof driver.acquire>[0]) => {
+      acquire: (...[claims, call]: Parameters<typeof driver.acquire>) => {
         ids.push(...claims.map(({ claimId }) => claimId))
-        return driver.acquire(claims)
+        return driver.acquire(claims, call)
       },
     }
     await using lock = new DistributedLock({ driver: spy })

@@ -25,6 +25,28 @@ describe('close', () => {
     expect(await released).toBe(true)
   })
 
+  it('keeps no lease that is granted meanwhile', async () => {
+    const inner = memoryDriver()
+    const [asked, answer] = [gate(), gate()]
+    const driver: Driver = {
+      ...inner,
+      async acquire(claims, call) {
+        const answers = await inner.acquire(claims, call)
+        asked.open()
+        await answer.opened
+        return answers
+      },
+    }
+    const lock = new DistributedLock({ driver })
+    const granted = lock.acquire('name')
+    const ended = expect(granted).rejects.toBeInstanceOf(ClosedError)
+    await asked.opened
+    const closed = lock.close()
+    answer.open()
+    await Promise.all([ended, closed])
+    expect((await inner.inspect({})).leases).toEqual([])
+  })
+
   it('does not wait for the requests of other instances on the same driver', async () => {
     const driver = slow(memoryDriver(), 5)
     const busy = new DistributedLock({ driver })

@@ -10,9 +10,9 @@ function counted() {
   const calls = { acquire: 0, renew: 0, release: 0, listen: 0 }
   const driver: Driver = {
     ...inner,
-    acquire: (claims) => {
+    acquire: (claims, call) => {
       calls.acquire += 1
-      return inner.acquire(claims)
+      return inner.acquire(claims, call)
     },
     renew: (renewals) => {
       calls.renew += 1
@@ -107,9 +107,9 @@ describe('many at once', () => {
     const without: Driver = {
       ...driver,
       capabilities: { ...driver.capabilities, queue: false },
-      acquire: (claims) => {
+      acquire: (claims, call) => {
         for (const claim of claims) asked.add(claim.claimId)
-        return driver.acquire(claims)
+        return driver.acquire(claims, call)
       },
     }
     const lock = new DistributedLock({ driver: without })

@@ -2,7 +2,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, expect, it } from 'vitest'
 import type { Driver } from '../../../src/core/driver.ts'
 import { createMemoryStore, memoryDriver } from '../../../src/drivers/memory.ts'
-import { AbortedError, DistributedLock, StoreError } from '../../../src/index.ts'
+import { AbortedError, DistributedLock, type LockOptions, StoreError } from '../../../src/index.ts'
+import { faultyDriver, noFaults } from '../../../src/testing/faulty-driver.ts'
 import { seededRandom, VirtualTime } from '../../../src/testing/virtual-clock.ts'
 
 describe('waiting claims of one process, on a store without a queue', () => {
@@ -15,9 +16,12 @@ describe('waiting claims of one process, on a store without a queue', () => {
     const driver: Driver = {
       ...inner,
       capabilities: { ...inner.capabilities, queue: false },
-      acquire: async (claims) => {
+      acquire: async (claims, call) => {
         await new Promise<void>((resolve) => isSilent || time.in(5, resolve))
-        return inner.acquire(claims.map((claim) => ({ ...claim, waitMs: 0 })))
+        return inner.acquire(
+          claims.map((claim) => ({ ...claim, waiterTtlMs: 0 })),
+          call,
+        )
       },
     }
     const settings = { clock: time.clock(), random: seededRandom(7) }
@@ -91,9 +95,9 @@ it('the refusal of a claim that does not wait does not mention waiting, however 
   const inner = memoryDriver()
   const driver: Driver = {
     ...inner,
-    async acquire(claims) {
+    async acquire(claims, call) {
       await sleep(20)
-      return inner.acquire(claims)
+      return inner.acquire(claims, call)
     },
   }
   const lock = new DistributedLock({ driver })
@@ -103,4 +107,51 @@ it('the refusal of a claim that does not wait does not mention waiting, however 
   const late = await lock.acquire('name', { blockingTimeoutSeconds: 0.1 })
   expect(late).toMatchObject({ acquired: false, error: expect.stringContaining('waited') })
   await lock.close()
+})
+
+describe('rule 10: a caller that gives up is answered when its place is withdrawn', () => {
+  /** A store that is 20 ms away, and a lock that another process holds. */
+  async function setUp() {
+    const time = new VirtualTime()
+    const clock = time.clock()
+    const inner = memoryDriver({ store: createMemoryStore(clock) })
+    const random = seededRandom(7)
+    const faults = () => ({ ...noFaults, requestMs: [20, 20], replyMs: [20, 20], wakeMs: [20, 20] }) as const
+    const driver = faultyDriver(inner, { time, clock, random, faults, mode: 'hands over' })
+    const settings = { clock, random }
+    const lock = new DistributedLock({ ...settings, driver })
+    const other = new DistributedLock({ ...settings, driver: inner })
+    const holding = other.hold('x', { timeoutSeconds: 600 })
+    await time.run(1)
+    const held = await holding
+    return { time, lock, other, held, inner }
+  }
+
+  const ways: [string, (abort: AbortController) => LockOptions][] = [
+    ['its waiting time is over', () => ({ blockingTimeoutSeconds: 0.5 })],
+    ['its signal aborts', ({ signal }) => ({ blockingTimeoutSeconds: 60, signal })],
+    ['its instance is closed', () => ({ blockingTimeoutSeconds: 60 })],
+  ]
+  it.each(ways)('when %s', async (way, optionsOf) => {
+    const { time, lock, other, held, inner } = await setUp()
+    const abort = new AbortController()
+    let next: Promise<unknown> | undefined
+    const ended = lock
+      .acquire('x', optionsOf(abort))
+      .catch(() => undefined)
+      .then(async () => {
+        expect((await inner.inspect({})).waiters).toEqual([])
+        // The lock that it has waited for is released, and asked for, in the moment of its answer.
+        const released = held.release()
+        next = other.acquire('x')
+        await released
+      })
+    await time.run(500)
+    abort.abort()
+    const closed = way.includes('closed') ? lock.close() : undefined
+    await time.run(1_000)
+    await ended
+    expect(await next).toMatchObject({ acquired: true })
+    await closed
+  })
 })

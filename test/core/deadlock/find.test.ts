@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { chainIdOf, chainIdsOf } from '../../../src/core/claim/chain.ts'
 import { deadlockError, findCycles, type Snapshot, waitForGraph } from '../../../src/core/deadlock/find.ts'
+import { chainIdOf, chainIdsOf } from '../../../src/core/lease/chain.ts'
 import { fitsBeside } from '../../../src/core/lock-share.ts'
 import { seededRandom } from '../../../src/testing/virtual-clock.ts'
 

@@ -23,9 +23,9 @@ function setUp() {
     const watched: Driver = {
       ...driver,
       // An answer takes some time, as with every real store.
-      async acquire(claims) {
+      async acquire(claims, call) {
         await new Promise<void>((resolve) => time.in(1, resolve))
-        return driver.acquire(claims)
+        return driver.acquire(claims, call)
       },
       inspect(query) {
         // A search starts with the lock name that a claim waits for, and then reads the wait markers of its holders.
@@ -156,7 +156,7 @@ describe('what a search reads and writes', () => {
       batches.push(list.map(({ lockName }) => (lockName.startsWith('waits:') ? 'marker' : 'lease')))
       return list
     }
-    const acquire: Driver['acquire'] = (claims) => (driver as Driver).acquire(record(claims))
+    const acquire: Driver['acquire'] = (claims, call) => (driver as Driver).acquire(record(claims), call)
     const release: Driver['release'] = (leases) => (driver as Driver).release(record(leases))
     const lock = new DistributedLock({ ...rest, driver: { ...(driver as Driver), acquire, release } })
     const holding = lock.hold('x', LONG)
@@ -184,7 +184,7 @@ describe('what a search reads and writes', () => {
       ...rest,
       driver: {
         ...store,
-        acquire: (claims) => deny(claims, () => store.acquire(claims)),
+        acquire: (claims, call) => deny(claims, () => store.acquire(claims, call)),
         release: (leases) => deny(leases, () => store.release(leases)),
       },
     })

@@ -3,9 +3,9 @@ import type { RenewAnswer, Renewal } from '../../../src/core/driver.ts'
 import { Emitter } from '../../../src/core/events.ts'
 import { HeartbeatQueue } from '../../../src/core/lease/heartbeat-queue.ts'
 import { createHeartbeat } from '../../../src/core/lease/local-renewer.ts'
-import type { Renewable, Renewer } from '../../../src/core/lease/renewer.ts'
+import { NOT_RENEWED, type Renewable, type Renewer } from '../../../src/core/lease/renewer.ts'
 import { MAX_RENEWALS_PER_TURN } from '../../../src/core/limits.ts'
-import type { Receiver } from '../../../src/core/store/batch.ts'
+import type { Receiver } from '../../../src/core/store/calls.ts'
 import type { StoreClient } from '../../../src/core/store/store-client.ts'
 import { type Clock, isPast } from '../../../src/core/time/clock.ts'
 import { Scheduler } from '../../../src/core/time/scheduler.ts'
@@ -87,7 +87,8 @@ describe('the queue of heartbeats', () => {
     await time.run(5)
     const extended = renewer.renew(60_000, 'set')
     await time.run(1)
-    requests[0]?.receiver.answered('renewed', time.clock().now(), time.clock().now())
+    const call = { sent: time.clock().now(), secret: '', retryAtMs: undefined }
+    requests[0]?.receiver.answered('renewed', call, time.clock().now())
     expect(await extended).toBe(true)
     await time.run(100)
     expect(requests.map(({ ttlMs }) => ttlMs)).toEqual([60_000])
@@ -113,7 +114,7 @@ function renewers(turnMs: number) {
       ref,
       eventBase: { ...ref, holderId: 'holder' },
       get held() {
-        if (!isLost && isPast(renewer.deadline, clock.now())) this.lose('late')
+        if (!isLost && isPast(renewer.deadline, clock.now())) this.lose(NOT_RENEWED)
         return !isLost
       },
       lose() {

@@ -28,11 +28,11 @@ describe('the renewer on the event loop', () => {
       ref,
       eventBase: { ...ref, holderId: 'holder' },
       get held() {
-        if (lost.length === 0 && isPast(renewer.deadline, clock.now())) this.lose('late')
+        if (lost.length === 0 && isPast(renewer.deadline, clock.now())) this.lose({ kind: 'expired', message: 'late' })
         return lost.length === 0
       },
-      lose(reason) {
-        lost.push(reason)
+      lose({ message }) {
+        lost.push(message)
         void renewer.end()
       },
     }

@@ -10,9 +10,12 @@ function sessionDriver() {
   const driver: Driver = {
     ...inner,
     capabilities: { ...inner.capabilities, expiry: 'session' },
-    acquire: (claims) =>
+    acquire: (claims, call) =>
       inner
-        .acquire(claims.map((claim) => ({ ...claim, ttlMs: 3_600_000 })))
+        .acquire(
+          claims.map((claim) => ({ ...claim, ttlMs: 3_600_000 })),
+          call,
+        )
         .then((answers) =>
           answers.map((answer, index) =>
             answer instanceof Error || !answer.granted ? answer : { ...answer, ttlMs: claims[index]?.ttlMs ?? 0 },

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import type { Driver } from '../../../src/core/driver.ts'
+import type { AcquireCall, Driver } from '../../../src/core/driver.ts'
 import { memoryDriver } from '../../../src/drivers/memory.ts'
 import { DistributedLock, StoreError } from '../../../src/index.ts'
 
@@ -7,8 +7,8 @@ import { DistributedLock, StoreError } from '../../../src/index.ts'
 function invalidOnce(method: 'acquire' | 'renew' | 'release', answer: unknown): Driver {
   const inner = memoryDriver()
   let isFirst = true
-  const call = (list: readonly never[]): Promise<never> => {
-    if (!isFirst) return inner[method](list) as Promise<never>
+  const call = (list: readonly never[], sent: AcquireCall): Promise<never> => {
+    if (!isFirst) return inner[method](list, sent) as Promise<never>
     isFirst = false
     return Promise.resolve(answer as never)
   }
@@ -57,10 +57,10 @@ it('a late invalid answer, and a late subscription that cannot be stopped, cause
   const inner = memoryDriver()
   const driver: Driver = {
     ...inner,
-    acquire: (claims) =>
+    acquire: (claims, call) =>
       claims.some(({ lockName }) => lockName === 'late')
         ? new Promise((resolve) => setTimeout(resolve, 150, undefined as never))
-        : inner.acquire(claims),
+        : inner.acquire(claims, call),
     listen: () => new Promise((resolve) => setTimeout(resolve, 150, () => Promise.reject(new Error('cannot stop')))),
   }
   const lock = new DistributedLock({ driver, callTimeoutSeconds: 0.1 })

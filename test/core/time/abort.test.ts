@@ -1,13 +1,9 @@
 import { getEventListeners } from 'node:events'
-import { afterEach, describe, expect, test } from 'vitest'
-import { onAbort, watchAbort } from '../../../src/core/time/abort.ts'
+import { describe, expect, test } from 'vitest'
+import { onAbort, pause, watchAbort } from '../../../src/core/time/abort.ts'
 import { systemClock } from '../../../src/core/time/clock.ts'
-import { pause } from '../../../src/core/time/pause.ts'
-import { DistributedLock } from '../../../src/index.ts'
 
-/** More than this, and Node warns of a leak. Removing one of thousands of listeners also takes long. */
-const MOST_LISTENERS = 10
-
+/** Above ten, Node warns of a leak. Removing one of thousands also takes long. */
 const listeners = (signal: AbortSignal): number => getEventListeners(signal, 'abort').length
 
 describe('a signal that many use at once', () => {
@@ -48,25 +44,5 @@ describe('a signal that many use at once', () => {
     onAbort(AbortSignal.abort(), () => called.push('aborted'))
     await Promise.resolve()
     expect(called).toEqual(['aborted'])
-  })
-})
-
-describe('the signal of a lease', () => {
-  const lock = new DistributedLock({ url: 'memory:' })
-  afterEach(() => lock.close())
-
-  test('has one listener for all that enter the lock again at the same time', async () => {
-    await lock.withLock('order:123', async ({ signal }) => {
-      await Promise.all(
-        Array.from({ length: 2 * MOST_LISTENERS }, () =>
-          lock.withLock('order:123', async (inner) => {
-            expect(inner.signal.aborted).toBe(false)
-            await new Promise((resolve) => setTimeout(resolve, 5))
-            expect(listeners(signal)).toBe(1)
-          }),
-        ),
-      )
-      expect(listeners(signal)).toBe(0)
-    })
   })
 })

@@ -93,10 +93,10 @@ const MAX_REQUESTS = 10_000
 
 function counting(inner: Driver): { driver: Driver; requests: () => number } {
   let requests = 0
-  const acquire: Driver['acquire'] = (claims) => {
+  const acquire: Driver['acquire'] = (claims, call) => {
     requests += 1
     if (requests > MAX_REQUESTS) throw new UnsupportedError('the claim spins')
-    return inner.acquire(claims)
+    return inner.acquire(claims, call)
   }
   return { driver: { ...inner, acquire }, requests: () => requests }
 }

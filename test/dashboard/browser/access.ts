@@ -14,7 +14,7 @@ export function accessTests(openPage: TestBrowser['page']): void {
       '"><script>document.title="pwned"</script>',
       'javascript:document.title="pwned"',
       'a\u202egpj.exe',
-      '../../api/break#/lock/0/%00',
+      '../../api/force-release#/lock/0/%00',
       '{{constructor.constructor("document.title=\'pwned\'")()}}',
       '__proto__',
     ]
@@ -67,7 +67,9 @@ export function accessTests(openPage: TestBrowser['page']): void {
     const cookie = (await page.context().cookies()).map(({ name, value }) => `${name}=${value}`).join('; ')
     const headers = { cookie, origin: 'http://evil.example' }
     expect((await askHttp({ port: Number(port), path: '/api/stream', headers })).status).toBe(403)
-    expect((await askHttp({ port: Number(port), path: '/api/break', method: 'POST', headers })).status).toBe(403)
+    expect((await askHttp({ port: Number(port), path: '/api/force-release', method: 'POST', headers })).status).toBe(
+      403,
+    )
     const [stored] = await page.context().cookies()
     expect(stored).toMatchObject({ httpOnly: true, sameSite: 'Strict' })
     expect(await page.evaluate('document.cookie')).toBe('')

@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest'
 import type { Claim } from '../../../src/core/driver.ts'
 import { memoryDriver } from '../../../src/drivers/memory.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import type { TestBrowser } from '../../harness/browser.ts'
 import { serveDashboard } from '../../harness/dashboard.ts'
 
@@ -16,9 +17,12 @@ export function scaleTests(openPage: TestBrowser['page']): void {
       mode: 'exclusive',
       permits: 1,
       ttlMs: 600_000,
-      waitMs: 0,
+      waiterTtlMs: 0,
     })
-    await driver.acquire(Array.from({ length: LOCKS }, (_, number) => claim(number)))
+    await driver.acquire(
+      Array.from({ length: LOCKS }, (_, number) => claim(number)),
+      newCall(),
+    )
     await using dashboard = await serveDashboard({ stores: [{ driver }] })
     const { page, check } = await openPage()
     await page.goto(dashboard.url)
@@ -32,7 +36,7 @@ export function scaleTests(openPage: TestBrowser['page']): void {
     await page.getByLabel('Search').fill('job:07777')
     await page.getByText('1 of 10,000 locks').waitFor()
     // A change among all of them still arrives.
-    const [answer] = await driver.acquire([claim(LOCKS)])
+    const [answer] = await driver.acquire([claim(LOCKS)], newCall())
     expect(answer).toMatchObject({ granted: true })
     await page.getByText('1 of 10,001 locks').waitFor()
     await check()

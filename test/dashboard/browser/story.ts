@@ -26,14 +26,14 @@ export function storyTests(openPage: TestBrowser['page']): void {
     ['postgres', () => inject('servers').postgres ?? ''],
   ]
   test.concurrent.each(stores)(
-    'the timeline tells the story on %s: killed, paused, released, broken from the page',
+    'the timeline tells the story on %s: killed, paused, released, force-released from the page',
     async (_, url) => {
       const name = `story:${randomUUID()}`
       const storeUrl = url()
       const start = (holder: string): Promise<Worker> =>
         startWorker({ source: SOURCE }, { env: { STORY_URL: storeUrl, STORY_HOLDER: holder }, callTimeoutMs: 60_000 })
-      const workers = await Promise.all(['killed', 'paused', 'broken'].map(start))
-      const [killed, paused, broken] = workers as [Worker, Worker, Worker]
+      const workers = await Promise.all(['killed', 'paused', 'hanging'].map(start))
+      const [killed, paused, hanging] = workers as [Worker, Worker, Worker]
       await using dashboard = await serveDashboard({
         stores: [{ url: storeUrl }],
         allowActions: true,
@@ -49,29 +49,29 @@ export function storyTests(openPage: TestBrowser['page']): void {
       await isHeldBy('killed')
       const pausedHolds = paused.call('hold', name, TTL_SECONDS)
       await isWaiting('paused')
-      const brokenHolds = broken.call('hold', name, 60)
-      await isWaiting('broken')
+      const hangingHolds = hanging.call('hold', name, 60)
+      await isWaiting('hanging')
       await killed.kill()
       await pausedHolds
       await isHeldBy('paused')
       await paused.pause()
-      await brokenHolds
-      await isHeldBy('broken')
+      await hangingHolds
+      await isHeldBy('hanging')
       paused.resume()
 
       await page.getByRole('button', { name: 'Force release…' }).click()
-      await page.getByRole('dialog').getByText('broken').waitFor()
+      await page.getByRole('dialog').getByText('hanging').waitFor()
       await page.getByLabel('Why').fill('it hangs')
       await page.getByRole('button', { name: 'Force release', exact: true }).click()
       await page.getByText('It is free.').waitFor()
       // The process that was paused has learned of its loss, and takes its turn again.
       await paused.call('hold', name, 60)
       await isHeldBy('paused')
-      const again = broken.call('hold', name, 60)
-      await isWaiting('broken')
+      const again = hanging.call('hold', name, 60)
+      await isWaiting('hanging')
       await paused.call('release')
       await again
-      await isHeldBy('broken')
+      await isHeldBy('hanging')
 
       const rows = page.locator('table[aria-label=History] tbody tr')
       const told = await rows.evaluateAll((all) =>
@@ -80,11 +80,11 @@ export function storyTests(openPage: TestBrowser['page']): void {
       expect(told.reverse()).toEqual([
         ['killed', 'expired'],
         ['paused', 'expired'],
-        ['broken', 'broken'],
+        ['hanging', 'force-released'],
         ['paused', 'passed'],
-        ['broken', 'held'],
+        ['hanging', 'held'],
       ])
-      await page.getByText('broken by force (ada: it hangs)').waitFor()
+      await page.getByText('force-released (ada: it hangs)').waitFor()
       await check()
       await Promise.all(workers.map((worker) => worker[Symbol.asyncDispose]()))
     },

@@ -9,6 +9,7 @@ import {
   memoryDriver,
   openMemory,
 } from '../../../src/drivers/memory.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { type ConformanceStore, driverConformance } from '../../../src/testing/index.ts'
 
 driverConformance({
@@ -49,14 +50,14 @@ describe('memory alone', () => {
       }
       const driver = memoryDriver({ store: createMemoryStore({ ...systemClock, now }) })
       const claimOn = (lockName: string, claimId: string) =>
-        ({ lockName, claimId, holderId: 'test', mode: 'exclusive', permits: 1, ttlMs: 1_000, waitMs: 0 }) as const
+        ({ lockName, claimId, holderId: 'test', mode: 'exclusive', permits: 1, ttlMs: 1_000, waiterTtlMs: 0 }) as const
       const group = ['a', 'b'].map((name) => ({ ...claimOn(name, `member ${name}`), group: 'group' }))
       // The answer to the group was lost, and one of its leases is about to end, with a waiter behind it.
-      await driver.acquire(group.slice(0, 1))
-      await driver.acquire([{ ...claimOn('a', 'waiter'), waitMs: 60_000 }])
+      await driver.acquire(group.slice(0, 1), newCall())
+      await driver.acquire([{ ...claimOn('a', 'waiter'), waiterTtlMs: 60_000 }], newCall())
       wallMs += 1_000 - leftMs
       stepMs = 1
-      const answers = await driver.acquire(group)
+      const answers = await driver.acquire(group, newCall())
       const granted = answers.map((answer) => 'granted' in answer && answer.granted)
       assert.ok(granted[0] === granted[1], `${leftMs} ms before its end: ${granted}`)
     }
@@ -103,9 +104,16 @@ async function openStore(): Promise<OpenMemoryStore> {
 }
 
 async function grants(driver: ReturnType<typeof memoryDriver>): Promise<boolean> {
-  const claim = { lockName: 'memory', holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0 } as const
+  const claim = {
+    lockName: 'memory',
+    holderId: 'h',
+    mode: 'exclusive',
+    permits: 1,
+    ttlMs: 60_000,
+    waiterTtlMs: 0,
+  } as const
   claims += 1
-  const [answer] = await driver.acquire([{ ...claim, claimId: `${claims}` }])
+  const [answer] = await driver.acquire([{ ...claim, claimId: `${claims}` }], newCall())
   return answer !== undefined && 'granted' in answer && answer.granted
 }
 

@@ -13,6 +13,7 @@ import {
   postgresAdvisoryDriver,
 } from '../../../src/drivers/postgres-advisory.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { shiftedClock } from '../../harness/clock-shim.ts'
 import { claimOn, grantOn, unique, until } from '../../harness/postgres-context.ts'
 import { startProxy } from '../../harness/proxy.ts'
@@ -61,7 +62,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     await using pgbouncer = await startPgBouncer(server)
     const through = [pgbouncer.url, pgbouncer.url].map((url) => openPostgresAdvisory(url))
     for (const driver of await Promise.all(through)) {
-      await assert.rejects(driver.acquire([claimOn(unique('pooled'))]), {
+      await assert.rejects(driver.acquire([claimOn(unique('pooled'))], newCall()), {
         code: 'UNSUPPORTED',
         message: /pooler in transaction mode/,
       })
@@ -69,7 +70,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     }
     const sql = postgres(pgbouncer.url, { prepare: false, onnotice: () => {} })
     const driver = postgresAdvisoryDriver({ client: sql })
-    await assert.rejects(driver.acquire([claimOn(unique('pooled'))]), { code: 'UNSUPPORTED' })
+    await assert.rejects(driver.acquire([claimOn(unique('pooled'))], newCall()), { code: 'UNSUPPORTED' })
     await driver.close()
     await sql.end()
   })
@@ -90,7 +91,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     const outcomes = new Set<string>()
     for (let round = 0; round < 60; round += 1) {
       const driver = postgresAdvisoryDriver({ client: through, maxWaitingConnections: 0 })
-      const outcome = await driver.acquire([claimOn(`traffic:${round}`)]).then(
+      const outcome = await driver.acquire([claimOn(`traffic:${round}`)], newCall()).then(
         () => 'answered',
         (error: { code: string }) => error.code,
       )
@@ -134,7 +135,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     const clients = [await busy.connect(), await busy.connect()]
     const driver = postgresAdvisoryDriver({ client: busy })
     const claims = Array.from({ length: 100 }, (_, index) => claimOn(`${name}:${index}`))
-    const answers = await driver.acquire(claims)
+    const answers = await driver.acquire(claims, newCall())
     assert.ok(answers.every((answer) => 'granted' in answer && answer.granted))
     const count = 'SELECT count(*)::int FROM pg_stat_activity WHERE application_name = $1'
     // Two of the pool, one with the locks, and one for the first claim that waits.
@@ -150,7 +151,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     const strict = new pg.Pool({ connectionString: server.url, max: 1, options })
     const driver = postgresAdvisoryDriver({ client: strict })
     const claim = claimOn(unique('idle'))
-    const [grant] = await driver.acquire([claim])
+    const [grant] = await driver.acquire([claim], newCall())
     assert.ok(grant && 'granted' in grant && grant.granted)
     await sleep(800) // far beyond the timeout, without traffic
     assert.deepEqual(await driver.renew([{ ...claim, fencingToken: grant.fencingToken }]), ['held'])
@@ -165,7 +166,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
       const disconnected = () => assert.fail('nothing to be disconnected to')
       await driver.listen?.({ wake: () => {}, granted: () => {}, lost: (claimId) => lost.push(claimId), disconnected })
       const claims = [claimOn(unique('x')), claimOn(unique('y'))]
-      await driver.acquire(claims)
+      await driver.acquire(claims, newCall())
       await terminateHolder(claims[0]?.lockName ?? '')
       await until('both losses', () => lost.length === 2)
       assert.deepEqual(lost.sort(), claims.map(({ claimId }) => claimId).sort())
@@ -211,7 +212,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     await using small = await startPostgres({ settings: { max_connections: '20', max_locks_per_transaction: '10' } })
     const driver = await openPostgresAdvisory(small.url)
     const kept = claimOn('kept')
-    const [grant] = await driver.acquire([kept])
+    const [grant] = await driver.acquire([kept], newCall())
     assert.ok(grant && 'granted' in grant && grant.granted)
     const many = Array.from({ length: 1_000 }, (_, index) => claimOn(`many:${index}`))
     let failed: unknown
@@ -221,7 +222,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
         lockName: `${claim.lockName}:${list}`,
         claimId: `${claim.claimId}:${list}`,
       }))
-      failed = await driver.acquire(claims).then(
+      failed = await driver.acquire(claims, newCall()).then(
         () => driver.release([]).then(() => undefined),
         (error: unknown) => error,
       )
@@ -250,7 +251,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
       disconnected: () => {},
     })
     const [claim, other] = [claimOn(unique('false')), claimOn(unique('other'))]
-    await driver.acquire([claim, other])
+    await driver.acquire([claim, other], newCall())
     // As if another part of the program used the driver's connection.
     await client.query('SELECT pg_advisory_unlock($1)', [advisoryKey(claim.lockName)])
     assert.deepEqual(await driver.release([claim]), [false])
@@ -267,7 +268,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     await client.connect()
     const driver = postgresAdvisoryDriver({ client })
     const claim = claimOn(unique('canceled'))
-    await driver.acquire([claim])
+    await driver.acquire([claim], newCall())
     const query = client.query.bind(client) as (config: { text: string }) => Promise<unknown>
     const canceled = Object.assign(new Error('canceling statement due to user request'), { code: '57014' })
     const failing = (config: { text: string }): Promise<unknown> =>
@@ -287,7 +288,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
       const driver = postgresAdvisoryDriver({ client })
       const claims = [claimOn(unique('lost')), claimOn(unique('lost')), claimOn(unique('kept'))] as const
       const count = statement.endsWith('_list') ? 2 : 1
-      await driver.acquire(statement.startsWith('take') ? [claims[2]] : claims)
+      await driver.acquire(statement.startsWith('take') ? [claims[2]] : claims, newCall())
       const query = client.query.bind(client) as (config: { text: string }) => Promise<unknown>
       const failing = async (config: { text: string }): Promise<unknown> => {
         if (!config.text.includes(`EXECUTE holdfast_${statement}_`)) return query(config)
@@ -297,7 +298,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
       }
       Object.assign(client, { query: failing })
       const few = claims.slice(0, count)
-      await assert.rejects(statement.startsWith('take') ? driver.acquire(few) : driver.release(few))
+      await assert.rejects(statement.startsWith('take') ? driver.acquire(few, newCall()) : driver.release(few))
       for (const { lockName } of claims) {
         await until('the lock to be free', async () => (await holdersOf(lockName)) === 0)
       }
@@ -314,8 +315,8 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     const holder = await pool.connect()
     for (let round = 0; round < 400; round += 1) {
       await holder.query('SELECT pg_advisory_lock($1)', [key])
-      const claim = { ...claimOn(name), waitMs: 5_000 }
-      await driver.acquire([claim])
+      const claim = { ...claimOn(name), waiterTtlMs: 5_000 }
+      await driver.acquire([claim], newCall())
       const unlock = async (): Promise<void> => {
         const atMs = performance.now() + (round % 16) * 0.1
         while (performance.now() < atMs) await new Promise((resolve) => setImmediate(resolve))
@@ -348,7 +349,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     const before = await state()
     const driver = postgresAdvisoryDriver({ client })
     const shared = { ...claimOn(unique('shared')), mode: 'shared' as const }
-    await driver.acquire([claimOn(unique('a')), claimOn(unique('b')), shared])
+    await driver.acquire([claimOn(unique('a')), claimOn(unique('b')), shared], newCall())
     assert.equal((await client.query('SHOW synchronous_commit')).rows[0].synchronous_commit, 'on')
     await driver.close()
     assert.deepEqual(await state(), before)
@@ -363,7 +364,7 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
       const driver = await openPostgresAdvisory(own.url)
       for (let round = 0; round < 5; round += 1) {
         const claim = claimOn('token')
-        const [grant] = await driver.acquire([claim])
+        const [grant] = await driver.acquire([claim], newCall())
         assert.ok(grant && 'granted' in grant && grant.granted)
         tokens.push(grant.fencingToken)
         await driver.release([claim])
@@ -447,10 +448,10 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     const claims = Array.from({ length: 60 }, (_, index) =>
       claimOn(`${name}:${index}:${randomBytes(60).toString('hex')}`),
     )
-    await driver.acquire(claims)
+    await driver.acquire(claims, newCall())
     const shown = (await driver.inspect({ prefix: name, pageSize: 100 })).leases.length
     assert.ok(shown > 0 && shown < 60, `${shown} of 60 fit`)
-    const [answer] = await driver.acquire([{ ...claimOn(claims[59]?.lockName ?? ''), holderId: 'late' }])
+    const [answer] = await driver.acquire([{ ...claimOn(claims[59]?.lockName ?? ''), holderId: 'late' }], newCall())
     assert.ok(answer && 'granted' in answer && !answer.granted && answer.holder?.holderId)
     await driver.close()
   })
@@ -488,7 +489,7 @@ describe.concurrent('lockInTransaction', () => {
       assert.equal(await grantOn(driver, name), undefined)
       await client.query(end)
       const claim = claimOn(name)
-      const [grant] = await driver.acquire([claim])
+      const [grant] = await driver.acquire([claim], newCall())
       assert.ok(grant && 'granted' in grant && grant.granted)
       await client.query('BEGIN')
       assert.equal(await lockInTransaction(client, name, { wait: false }), false)

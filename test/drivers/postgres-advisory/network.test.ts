@@ -5,6 +5,7 @@ import { afterAll, beforeAll, describe, it } from 'vitest'
 import type { AcquireAnswer } from '../../../src/core/driver.ts'
 import { advisoryKey, openPostgresAdvisory } from '../../../src/drivers/postgres-advisory.ts'
 import { DistributedLock, type DistributedLockOptions } from '../../../src/primitives/lock/distributed-lock.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, granted, grantOn, unique, until } from '../../harness/postgres-context.ts'
 import { startProxy } from '../../harness/proxy.ts'
 import { type Server, startPostgres } from '../../harness/servers.ts'
@@ -67,7 +68,7 @@ describe.concurrent('postgres-advisory: replies that are late or lost', SLOW, ()
 describe.concurrent('postgres-advisory: a slow list', SLOW, () => {
   it('the lease of a waiter that asks for it lasts until the answer, and longer than its place', async () => {
     await using scene = await slowList()
-    await sleep(scene.waiter.waitMs + 100) // until the place of a waiter that does not ask has ended
+    await sleep(scene.waiter.waiterTtlMs + 100) // until the place of a waiter that does not ask has ended
     const answer = await scene.answer()
     assert.ok(!(answer instanceof Error) && answer.granted)
     const lease = { ...scene.waiter, fencingToken: answer.fencingToken }
@@ -95,11 +96,11 @@ describe.concurrent('postgres-advisory: a slow list', SLOW, () => {
     const hear = (claimId: string): unknown => heard.push(claimId)
     const notice = (claimId: string): unknown => lost.push(claimId)
     await slow.driver.listen?.({ wake() {}, granted: hear, lost: notice, disconnected() {} })
-    await slow.driver.acquire([waiter])
+    await slow.driver.acquire([waiter], newCall())
     await rival.driver.release([{ ...holder, fencingToken }])
     await until('the grant', () => heard.length > 0)
     proxy.hold('toServer')
-    const answers = slow.driver.acquire([waiter, claimOn(unique('other'))])
+    const answers = slow.driver.acquire([waiter, claimOn(unique('other'))], newCall())
     return {
       slow,
       rival,
@@ -130,6 +131,32 @@ describe.concurrent('postgres-advisory: leases whose session has ended', SLOW, (
     assert.deepEqual(await scene.rival.driver.release([scene.lease]), [true])
     assert.deepEqual(await scene.first.driver.renew([scene.late]), ['lost'])
     assert.deepEqual(await backends(scene.late.lockName, true), [])
+  })
+})
+
+describe.concurrent('postgres-advisory: closing', SLOW, () => {
+  it('a connection that is being opened again is closed with the driver', async () => {
+    await using proxy = await startProxy(server.port)
+    const name = unique('reopening').slice(-60)
+    const driver = await openPostgresAdvisory(
+      `${server.url.replace(`:${server.port}`, `:${proxy.port}`)}?application_name=${name}`,
+    )
+    const connected = async (): Promise<number> =>
+      (await pool.query('SELECT FROM pg_stat_activity WHERE application_name = $1', [name])).rowCount ?? 0
+    const lost: string[] = []
+    const claim = claimOn(name)
+    await driver.listen?.({ wake() {}, granted() {}, lost: (id) => void lost.push(id), disconnected() {} })
+    await granted(driver, claim)
+    await pool.query('SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = $1', [name])
+    await until('the loss', () => lost.length > 0)
+    proxy.hold('toClient')
+    const asked = driver.inspect({}).catch((error: unknown) => error)
+    await until('it to connect', async () => (await connected()) > 0)
+    const closing = driver.close()
+    await sleep(1_500) // longer than closing waits for the calls in flight
+    proxy.release('toClient')
+    await Promise.all([asked, closing])
+    await until('all connections to end', async () => (await connected()) === 0)
   })
 })
 

@@ -4,6 +4,7 @@ import { describe, it } from 'vitest'
 import { openPostgres, postgresDriver, postgresFence } from '../../../src/drivers/postgres.ts'
 import { openPostgresAdvisory } from '../../../src/drivers/postgres-advisory.ts'
 import { DistributedLock } from '../../../src/primitives/lock/any-store-lock.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { shiftedClock } from '../../harness/clock-shim.ts'
 import { claimOn, granted, grantOn, leasesOn, until, waitersOn } from '../../harness/postgres-context.ts'
 import { startPostgres } from '../../harness/servers.ts'
@@ -41,7 +42,7 @@ describe.concurrent('postgres: the server’s clock', SLOW, () => {
       held.map(async (claim) => ({ ...claim, fencingToken: (await granted(driver, claim)).fencingToken })),
     )
     const waiter = claimOn('alone', 60_000)
-    await driver.acquire([waiter])
+    await driver.acquire([waiter], newCall())
     await hurt.pool.query(`SELECT acquire_lock('plain', 'psql', 60)`)
     hurt.clock.shift(-30_000)
     // For longer than before: a lease or place is judged by its last renewal.
@@ -55,11 +56,14 @@ describe.concurrent('postgres: the server’s clock', SLOW, () => {
     }
     await granted(driver, again)
     await hurt.pool.query(`SELECT acquire_lock('plain', 'psql', 120)`)
-    await driver.acquire([{ ...waiter, waitMs: 120_000 }])
+    await driver.acquire([{ ...waiter, waiterTtlMs: 120_000 }], newCall())
     // A lease that began in the future is judged under the row's lock by the next claims, alone and in lists.
     const names = [...claims.map(({ lockName }) => lockName), 'plain']
-    for (const lockName of names) await driver.acquire([claimOn(lockName)])
-    await driver.acquire(names.map((lockName) => claimOn(lockName)))
+    for (const lockName of names) await driver.acquire([claimOn(lockName)], newCall())
+    await driver.acquire(
+      names.map((lockName) => claimOn(lockName)),
+      newCall(),
+    )
     const { rows } = await hurt.pool.query(
       `SELECT lock_name, state, round(extract(epoch FROM expires_in) / 10)::int * 10 AS lasts FROM holdfast_locks
        ORDER BY state, lock_name`,

@@ -5,6 +5,7 @@ import { describe, it } from 'vitest'
 import type { Driver, LeaseRef } from '../../../src/core/driver.ts'
 import { openPostgres } from '../../../src/drivers/postgres.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, granted, leasesOn, unique, until, waitersOn } from '../../harness/postgres-context.ts'
 import { type Server, startPostgres } from '../../harness/servers.ts'
 
@@ -112,7 +113,7 @@ describe('postgres: which calls wait for the disk', SLOW, () => {
         if (handOver(held).startsWith('release_lock'))
           await client.query(`SELECT acquire_lock('${held.lockName}', 'plain')`)
         else await granted(driver, held)
-        await driver.acquire([{ ...claimOn(held.lockName, 60_000), claimId: waiter }])
+        await driver.acquire([{ ...claimOn(held.lockName, 60_000), claimId: waiter }], newCall())
         await client.query(`BEGIN; SELECT holdfast_set_durability(true)`)
         await client.query(`SELECT ${handOver(held)}`)
         const { rows } = await client.query('SHOW synchronous_commit')

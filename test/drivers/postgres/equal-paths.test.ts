@@ -3,10 +3,11 @@ import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import type { AcquireAnswer, Claim, Driver, LeaseRef, RateChange, RateLimit } from '../../../src/core/driver.ts'
-import { acquireAnswers, acquireValues, leaseArrays } from '../../../src/drivers/postgres/acquire-calls.ts'
-import { parseBooleans } from '../../../src/drivers/postgres/arrays.ts'
+import { listAnswers, listValues } from '../../../src/drivers/postgres/acquire.ts'
+import { leaseArrays, parseBooleans } from '../../../src/drivers/postgres/arrays.ts'
 import { statementsFor } from '../../../src/drivers/postgres/statements.ts'
 import { migratePostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { seededRandom } from '../../../src/testing/index.ts'
 import { claimOn, unique } from '../../harness/postgres-context.ts'
 
@@ -99,8 +100,8 @@ async function answersTo(seed: number, form: Form): Promise<unknown[]> {
 const STEPS = 80
 
 function newClaim(lockName: string, claimId: string, random: ReturnType<typeof seededRandom>): Claim {
-  const [waitMs, ttlMs] = [random.pick([0, 600_000]), random.pick([60_000, 600_000])]
-  const claim = { ...claimOn(lockName, waitMs), claimId, ttlMs }
+  const [waiterTtlMs, ttlMs] = [random.pick([0, 600_000]), random.pick([60_000, 600_000])]
+  const claim = { ...claimOn(lockName, waiterTtlMs), claimId, ttlMs }
   if (random.chance(0.5)) return claim
   const limit = random.pick([undefined, 2, 3])
   const permits = limit === undefined ? 1 : random.whole(1, 2)
@@ -109,12 +110,12 @@ function newClaim(lockName: string, claimId: string, random: ReturnType<typeof s
 
 async function acquire(claim: Claim, form: Form): Promise<AcquireAnswer> {
   if (form === 'list of one') {
-    const { rows } = await pool.query(statementsFor(schema).acquire, acquireValues([claim], 'none', 'false'))
-    return acquireAnswers([claim], rows[0])[0] as AcquireAnswer
+    const { rows } = await pool.query(statementsFor(schema).acquire, listValues([claim], 'none', 'false'))
+    return listAnswers([claim], rows[0])[0] as AcquireAnswer
   }
-  const isGroup = form === 'group' && claim.mode === 'exclusive' && claim.waitMs === 0
+  const isGroup = form === 'group' && claim.mode === 'exclusive' && claim.waiterTtlMs === 0
   const list = form === 'list' ? [claim, claimOn(unique('other'))] : [isGroup ? { ...claim, group: 'g' } : claim]
-  const [answer] = await driver.acquire(list)
+  const [answer] = await driver.acquire(list, newCall())
   if (answer === undefined || answer instanceof Error) throw answer ?? new Error('no answer')
   return answer
 }

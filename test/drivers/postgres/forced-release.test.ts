@@ -3,6 +3,7 @@ import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import { postgresDriver } from '../../../src/drivers/postgres.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, granted, leasesOn, unique, until } from '../../harness/postgres-context.ts'
 
 const schema = `force_${randomBytes(6).toString('hex')}`
@@ -22,8 +23,8 @@ describe('postgres: force_release_lock', () => {
     const name = unique('readers')
     const readers = [1, 2, 3].map(() => ({ ...claimOn(name), mode: 'shared' as const }))
     const writer = claimOn(name, 60_000)
-    await driver().acquire(readers)
-    await driver().acquire([writer])
+    await driver().acquire(readers, newCall())
+    await driver().acquire([writer], newCall())
     assert.equal(await force(name, 'ada'), 3)
     const leases = await leasesOn(driver(), name)
     assert.deepEqual(
@@ -35,13 +36,13 @@ describe('postgres: force_release_lock', () => {
 
   it('does not end leases that are granted while it ends the ones before them', async () => {
     const name = unique('permits')
-    const permit = (waitMs: number) => ({ ...claimOn(name, waitMs), mode: 'shared' as const, limit: 2 })
+    const permit = (waiterTtlMs: number) => ({ ...claimOn(name, waiterTtlMs), mode: 'shared' as const, limit: 2 })
     const [first, second] = [
       [permit(0), permit(0)],
       [permit(60_000), permit(60_000)],
     ] as const
-    await driver().acquire(first)
-    await driver().acquire(second)
+    await driver().acquire(first, newCall())
+    await driver().acquire(second, newCall())
     assert.equal(await force(name, 'ada'), 2)
     const leases = await leasesOn(driver(), name)
     assert.deepEqual(leases.map(({ claimId }) => claimId).sort(), second.map(({ claimId }) => claimId).sort())
@@ -64,51 +65,17 @@ describe('postgres: force_release_lock', () => {
     assert.deepEqual(await recorded(name), [])
   })
 
-  it('reaches a holder that listens, and no lease of a row that is old', async () => {
-    const [name, other] = [unique('heard'), unique('kept')]
-    const [watching, claims] = [driver(), [claimOn(name), claimOn(other)] as const]
-    for (const claim of claims) await granted(watching, claim)
-    await pool.query(
-      `INSERT INTO holdfast_forced_releases
-        (released_at, released_by, database_role, lock_name, holder_id, claim_id, acquired_at, expires_at)
-        VALUES (now() - interval '1 hour', 'bob', 'postgres', $1, 'h', $2, now(), now())`,
-      [other, claims[1].claimId],
-    )
+  it('reaches a process that listens, because one of its claims waits', async () => {
+    const claim = claimOn(unique('heard'))
+    const listening = driver()
+    await granted(listening, claim)
     const heard: string[] = []
-    // Other tests of this file end leases, too.
-    const lost = (claimId: string): void => {
-      if (claims.some((claim) => claim.claimId === claimId)) heard.push(claimId)
-    }
-    const listener = { lost, disconnected: assert.fail }
-    const stop = await watching.watch?.(listener)
-    assert.equal(await force(name, 'ada'), 1)
-    await until('the report', () => heard.length > 0)
-    // Emptied, and counted from 1 again.
-    await pool.query('TRUNCATE holdfast_forced_releases RESTART IDENTITY')
-    await until('the next look', async () => {
-      await force(other, 'ada')
-      return heard.length > 1
-    })
-    assert.deepEqual(heard, [claims[0].claimId, claims[1].claimId])
+    const lost = (claimId: string): void => void heard.push(claimId)
+    const stop = await listening.listen?.({ lost, wake() {}, granted() {}, disconnected: assert.fail })
+    await granted(driver(), { ...claimOn(claim.lockName), forceUpTo: Number.MAX_SAFE_INTEGER })
+    await until('the report', () => heard.includes(claim.claimId))
     await stop?.()
-    await watching.close()
-  })
-
-  it('reaches a listener although another one that begins to listen finds it first', async () => {
-    const claim = claimOn(unique('two listeners'))
-    const watching = driver()
-    await granted(watching, claim)
-    const heard = [new Set<string>(), new Set<string>()] as const
-    const listeners = heard.map((ids) => ({ lost: (id: string) => void ids.add(id), disconnected: assert.fail }))
-    for (const listener of listeners) {
-      await watching.watch?.(listener)
-      await force(claim.lockName, 'ada')
-    }
-    assert.deepEqual(
-      heard.map((ids) => ids.has(claim.claimId)),
-      [true, true],
-    )
-    await watching.close()
+    await listening.close()
   })
 
   it('refuses an empty p_by', async () => {

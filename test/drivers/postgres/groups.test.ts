@@ -4,6 +4,7 @@ import pg from 'pg'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import type { AcquireAnswer, Claim, Driver } from '../../../src/core/driver.ts'
 import { migratePostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, granted, leasesOn, unique, until } from '../../harness/postgres-context.ts'
 
 /** Claims that are granted all or none, while other clients have locked rows or open transactions. */
@@ -32,7 +33,7 @@ describe.concurrent('postgres: groups', () => {
     for (const locked of [free, made]) {
       const members = groupOn(unique('a0'), locked, unique('z'))
       const whole = groupOn(unique('c'), unique('d'))
-      const answers = await driver.acquire([...members, ...whole])
+      const answers = await driver.acquire([...members, ...whole], newCall())
       for (const answer of answers.slice(0, 3)) assert.match(String(answer), /locked by another transaction/)
       assert.deepEqual(answers.slice(3).map(outcome), ['granted', 'granted'])
       for (const { lockName } of [members[0], members[2]] as Claim[]) {
@@ -49,7 +50,10 @@ describe.concurrent('postgres: groups', () => {
     const fresh = new pg.Pool({ connectionString, max: 1, options: `-c search_path=${schema}` })
     const first = postgresDriver({ client: fresh, schema })
     try {
-      const answers = await first.acquire([...groupOn(unique('a0'), made), ...groupOn(unique('c'), unique('d'))])
+      const answers = await first.acquire(
+        [...groupOn(unique('a0'), made), ...groupOn(unique('c'), unique('d'))],
+        newCall(),
+      )
       assert.deepEqual(answers.slice(2).map(outcome), ['granted', 'granted'])
     } finally {
       await first.close()
@@ -79,7 +83,7 @@ describe.concurrent('postgres: groups', () => {
     const holder = claimOn(unique('held'))
     await granted(driver, holder)
     await using _ = await openTransaction(LOCK, holder.lockName)
-    const answers = await driver.acquire(groupOn(unique('a'), holder.lockName))
+    const answers = await driver.acquire(groupOn(unique('a'), holder.lockName), newCall())
     assert.deepEqual(answers.map(outcome), ['free', 'test'])
   })
 
@@ -92,7 +96,7 @@ describe.concurrent('postgres: groups', () => {
     const xid = `SELECT xmin::text, xmax::text FROM distributed_locks WHERE lock_name = $1`
     const before = (await pool.query(xid, [holder.lockName])).rows
     const members = groupOn(unique('a'), holder.lockName, unique('z'))
-    assert.deepEqual((await alone.acquire(members)).map(outcome), ['free', 'test', 'free'])
+    assert.deepEqual((await alone.acquire(members, newCall())).map(outcome), ['free', 'test', 'free'])
     assert.deepEqual((await pool.query(xid, [holder.lockName])).rows, before)
     await alone.close()
     client.release()
@@ -107,7 +111,7 @@ describe.concurrent('postgres: groups', () => {
       const take = async (own: Driver, order: readonly string[]): Promise<void> => {
         for (let round = 0; round < 10; round += 1) {
           const members = groupOn(...order)
-          const outcomes = (await own.acquire(members)).map(outcome)
+          const outcomes = (await own.acquire(members, newCall())).map(outcome)
           assert.ok(!outcomes.includes('error'), `${outcomes}`)
           assert.ok(!outcomes.includes('granted') || outcomes.every((each) => each === 'granted'), `${outcomes}`)
           await own.release(members)
@@ -126,7 +130,7 @@ describe.concurrent('postgres: groups', () => {
     await own.inspect({})
     await client.query('BEGIN')
     const members = groupOn(unique('a'), unique('b'))
-    for (const answer of await own.acquire(members)) assert.match(String(answer), /inside a transaction/)
+    for (const answer of await own.acquire(members, newCall())) assert.match(String(answer), /inside a transaction/)
     await client.query('ROLLBACK')
     for (const { lockName } of members) assert.deepEqual(await rowsOn(lockName), [])
     await own.close()
@@ -147,7 +151,7 @@ async function outcomesBehind(text: string, members: readonly Claim[]): Promise<
   for (;;) {
     const transaction = await openTransaction(text, (members[1] as Claim).lockName)
     let isOver = false
-    const asked = driver.acquire(members).finally(() => {
+    const asked = driver.acquire(members, newCall()).finally(() => {
       isOver = true
     })
     await until('it to wait for the row', async () => isOver || (await waitingFor(transaction)) === 1)

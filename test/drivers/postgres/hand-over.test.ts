@@ -2,10 +2,11 @@ import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { afterAll, describe, inject, it } from 'vitest'
-import type { Driver, LeaseRef } from '../../../src/core/driver.ts'
+import type { Driver, DriverListener, LeaseRef } from '../../../src/core/driver.ts'
 import { postgresDriver } from '../../../src/drivers/postgres.ts'
 import { postgresAdvisoryDriver } from '../../../src/drivers/postgres-advisory.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, granted, unique, until, waitersOn } from '../../harness/postgres-context.ts'
 
 const url = inject('servers').postgres ?? ''
@@ -27,10 +28,11 @@ describe.concurrent('postgres: hand-over', () => {
     const { lockName } = holder
     const { fencingToken } = await granted(driver, holder)
     const woken: string[] = []
-    const wake = (_: string, claimId?: string): unknown => woken.push(claimId ?? '')
-    const stop = await driver.listen?.({ wake, granted: () => {}, lost: () => {}, disconnected: () => {} })
-    await driver.acquire([{ ...first, lockName }])
-    await driver.acquire([{ ...second, lockName }])
+    const hear = (claimId: string): void => void woken.push(claimId)
+    const wake: DriverListener['wake'] = (target) => 'claimId' in target && hear(target.claimId)
+    const stop = await driver.listen?.({ wake, granted: hear, lost: () => {}, disconnected: () => {} })
+    await driver.acquire([{ ...first, lockName }], newCall())
+    await driver.acquire([{ ...second, lockName }], newCall())
     assert.equal(await waitersOn(driver, lockName), 2)
     await driver.renew([{ ...holder, fencingToken, ttlMs: 120_000 }])
     await driver.renew([{ ...holder, fencingToken, ttlMs: 30_000 }])
@@ -46,7 +48,7 @@ describe.concurrent('postgres: hand-over', () => {
     const holder = claimOn(lockName)
     await granted(driver, holder)
     const claims = [claimOn(lockName, 60_000), claimOn(lockName, 1), claimOn(lockName, 60_000), claimOn(lockName, 1)]
-    for (const claim of claims) await driver.acquire([claim])
+    for (const claim of claims) await driver.acquire([claim], newCall())
     const [first, , third] = claims
     const told: string[] = []
     const hear = (claimId: string): unknown => told.push(claimId)
@@ -69,12 +71,15 @@ describe.concurrent('postgres: a waiter behind more dead ones than are read at o
     const holder = claimOn(unique('behind'))
     const { lockName } = holder
     await granted(driver, holder)
-    await driver.acquire(Array.from({ length: 250 }, () => claimOn(lockName, 1)))
+    await driver.acquire(
+      Array.from({ length: 250 }, () => claimOn(lockName, 1)),
+      newCall(),
+    )
     const living = claimOn(lockName, 60_000)
-    await driver.acquire([living])
+    await driver.acquire([living], newCall())
     const ended = `SELECT FROM holdfast_waiters WHERE lock_name = $1 AND expires_at > clock_timestamp()`
     await until('the others to be dead', async () => (await pool.query(ended, [lockName])).rowCount === 1)
-    const [refused] = await driver.acquire([living])
+    const [refused] = await driver.acquire([living], newCall())
     assert.ok(refused && 'granted' in refused && !refused.granted && refused.ahead === 0, JSON.stringify(refused))
     await driver.release([holder])
     const { leases, waiters } = await driver.inspect({ lockName })
@@ -96,7 +101,7 @@ describe.concurrent('postgres: hand-over after the counter of tokens was lost', 
       const driver = postgresDriver({ client: pool, schema })
       const [holder, next] = [claimOn('a'), claimOn('a', 60_000)]
       const { fencingToken } = await granted(driver, holder)
-      await driver.acquire([next])
+      await driver.acquire([next], newCall())
       await pool.query(`ALTER SEQUENCE ${schema}.holdfast_tokens RESTART`)
       await end(driver, { ...holder, fencingToken }, schema)
       const [handed] = (await driver.inspect({ lockName: 'a' })).leases
@@ -116,9 +121,9 @@ async function acquiresPerTurn(open: () => Driver): Promise<number> {
   const drivers = [open(), open()].map(
     (driver): Driver => ({
       ...driver,
-      acquire(claims) {
+      acquire(claims, call) {
         acquires += 1
-        return driver.acquire(claims)
+        return driver.acquire(claims, call)
       },
     }),
   )

@@ -5,6 +5,7 @@ import pg from 'pg'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import { postgresDriver } from '../../../src/drivers/postgres.ts'
 import { postgresAdvisoryDriver } from '../../../src/drivers/postgres-advisory.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, granted, unique } from '../../harness/postgres-context.ts'
 
 const schema = `inside_${randomBytes(6).toString('hex')}`
@@ -24,8 +25,11 @@ describe('postgres: inspecting with SQL', () => {
     const [name, shared] = [unique('held'), unique('read')]
     const holder = { ...claimOn(name), holderId: 'a', metadata: { job: 7 } }
     const { fencingToken } = await granted(driver(), holder)
-    await driver().acquire([{ ...claimOn(name, 30_000), holderId: 'b' }])
-    await driver().acquire(['c', 'd'].map((holderId) => ({ ...claimOn(shared), mode: 'shared' as const, holderId })))
+    await driver().acquire([{ ...claimOn(name, 30_000), holderId: 'b' }], newCall())
+    await driver().acquire(
+      ['c', 'd'].map((holderId) => ({ ...claimOn(shared), mode: 'shared' as const, holderId })),
+      newCall(),
+    )
     await pool.query(`SELECT acquire_lock($1, 'psql', 60)`, [unique('plain')])
     await pool.query(
       `INSERT INTO distributed_locks VALUES ('ended', 'x', now() - interval '1 hour', clock_timestamp(), NULL)`,

@@ -4,9 +4,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import type { Driver, Grant } from '../../../src/core/driver.ts'
-import { parseEvents } from '../../../src/drivers/postgres/notifications.ts'
+import { parseEvents } from '../../../src/drivers/postgres/notify-connection.ts'
 import { migratePostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, granted, leasesOn, unique, until } from '../../harness/postgres-context.ts'
 
 const url = inject('servers').postgres ?? ''
@@ -44,7 +45,7 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     const names = Array.from({ length: 5 }, (_, index) => unique(`part-${index}`)) as [string, ...string[]]
     const hold = async (mode: 'shared' | 'exclusive') => {
       const claims = names.map((name) => ({ ...claimOn(name), mode }))
-      const answers = await driver.acquire(claims)
+      const answers = await driver.acquire(claims, newCall())
       return claims.map((claim, index) => ({ ...claim, fencingToken: (answers[index] as Grant).fencingToken }))
     }
     const readers = await hold('shared')
@@ -56,7 +57,7 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     }
     await driver.release(readers)
     const leases = await hold('exclusive')
-    await driver.acquire([claimOn(names[0], 60_000)])
+    await driver.acquire([claimOn(names[0], 60_000)], newCall())
     await using _ = await openTransaction(`SELECT FROM holdfast_waiters WHERE lock_name = $1 FOR UPDATE`, names[0])
     const [first, ...others] = await driver.release(leases)
     assert.match(String(first), /locked by another transaction/)
@@ -88,7 +89,11 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
       await strict.inspect({})
       const calls = {
         renew: () => strict.renew(leases.map((lease) => ({ ...lease, ttlMs: 120_000 }))),
-        acquire: () => strict.acquire(leases.map(({ lockName }) => claimOn(lockName))),
+        acquire: () =>
+          strict.acquire(
+            leases.map(({ lockName }) => claimOn(lockName)),
+            newCall(),
+          ),
         release: () => strict.release(leases),
       }
       for (const [name, call] of Object.entries(calls)) {
@@ -136,7 +141,7 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     await using ___ = await openTransaction(LOCK, held)
     const others = [claimOn(unique('a0')), claimOn(unique('c')), claimOn(unique('e'))]
     const asked = [claimOn(made), claimOn(free), claimOn(held), ...others]
-    const answers = await driver.acquire(asked)
+    const answers = await driver.acquire(asked, newCall())
     for (const answer of answers.slice(0, 2)) assert.match(String(answer), /locked by another transaction/)
     const refusal = answers[2] as { granted: boolean; holder?: { claimId: string } }
     // The holder can be read although the row is locked.
@@ -168,11 +173,10 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
       const [lease] = await acquireAll(1)
       assert.ok(lease)
       const transaction = await openTransaction(LOCK, lease.lockName)
-      const asked = driver.acquire([
-        claimOn(lease.lockName, 60_000),
-        claimOn(lease.lockName, 60_000),
-        claimOn(unique('other')),
-      ])
+      const asked = driver.acquire(
+        [claimOn(lease.lockName, 60_000), claimOn(lease.lockName, 60_000), claimOn(unique('other'))],
+        newCall(),
+      )
       await sleep(freeAfterMs)
       await transaction.commit()
       const [first, second, other] = await asked
@@ -190,7 +194,10 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
       await using __ = await openTransaction(`SELECT acquire_lock($1, 'open')`, made)
       await assert.rejects(driver.renew([{ ...lease, ttlMs: 500 }]), notKnown)
       await assert.rejects(driver.release([lease]), notKnown)
-      await assert.rejects(driver.acquire([claimOn(made)]), { ...notKnown, message: /locked by another transaction/ })
+      await assert.rejects(driver.acquire([claimOn(made)], newCall()), {
+        ...notKnown,
+        message: /locked by another transaction/,
+      })
     }
     assert.deepEqual(await leasesOn(driver, made), [])
     assert.deepEqual(await driver.release([lease]), [true])
@@ -201,12 +208,12 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     const { lockName } = holder
     await granted(driver, holder)
     const [first, second] = [claimOn(lockName, 60_000), claimOn(lockName, 60_000)]
-    await driver.acquire([first])
-    await driver.acquire([second])
+    await driver.acquire([first], newCall())
+    await driver.acquire([second], newCall())
     await using _ = await openTransaction(LOCK, lockName)
-    const places = (await driver.acquire([second])).map((answer) => 'ahead' in answer && answer.ahead)
+    const places = (await driver.acquire([second], newCall())).map((answer) => 'ahead' in answer && answer.ahead)
     assert.deepEqual(places, [1])
-    const both = (await driver.acquire([second, first, claimOn(lockName)])).map(
+    const both = (await driver.acquire([second, first, claimOn(lockName)], newCall())).map(
       (answer) => 'ahead' in answer && answer.ahead,
     )
     assert.deepEqual(both, [1, 0, false])
@@ -230,7 +237,7 @@ describe.concurrent('postgres: claims and renewals', () => {
     assert.ok(lease)
     const { lockName } = lease
     const renewal = { ...lease, ttlMs: 60_000 }
-    await driver.acquire([claimOn(lockName, 60_000)])
+    await driver.acquire([claimOn(lockName, 60_000)], newCall())
     // What the driver's call does, in a transaction that is not committed yet.
     const join = `SELECT holdfast_acquire(
       ARRAY[$1, $1], '{a,b}', '{h,h}', '{f,f}', '{NULL,NULL}', '{1,1}', '{60000,60000}', '{60000,60000}',
@@ -249,7 +256,7 @@ describe.concurrent('postgres: a place in the queue', () => {
     assert.ok(holder)
     const { lockName } = holder
     const [first, second] = [claimOn(lockName, 60_000), claimOn(lockName, 60_000)]
-    for (const claim of [first, second]) await driver.acquire([claim])
+    for (const claim of [first, second]) await driver.acquire([claim], newCall())
     const end = (table: string, claimId: string) =>
       pool.query(`UPDATE ${table} SET expires_at = clock_timestamp() WHERE claim_id = $1`, [claimId])
     await end('distributed_locks', holder.claimId)
@@ -268,7 +275,7 @@ describe.concurrent('postgres: a hand-over that is not committed yet', () => {
     assert.ok(writer)
     const { lockName } = writer
     const readers = Array.from({ length: 4 }, () => ({ ...claimOn(lockName, 60_000), mode: 'shared' as const }))
-    await driver.acquire(readers)
+    await driver.acquire(readers, newCall())
     const transaction = await openTransaction(RELEASE, lockName)
     const asked = readers.map((reader) => granted(driver, reader))
     await until('all to wait for the row', async () => (await waitingFor(transaction)) === readers.length)
@@ -283,7 +290,7 @@ describe.concurrent('postgres: a hand-over that is not committed yet', () => {
     const { lockName } = holder
     const reader = () => ({ ...claimOn(lockName, 60_000), mode: 'shared' as const })
     const [first, writer, last] = [reader(), claimOn(lockName, 60_000), reader()]
-    for (const claim of [first, writer, last]) await driver.acquire([claim])
+    for (const claim of [first, writer, last]) await driver.acquire([claim], newCall())
     const transaction = await openTransaction(RELEASE, lockName)
     let left = false
     const leaving = driver.release([writer]).then(() => {
@@ -301,7 +308,7 @@ describe.concurrent('postgres: a hand-over that is not committed yet', () => {
     assert.ok(holder)
     const { lockName } = holder
     const waiter = claimOn(lockName, 60_000)
-    await driver.acquire([waiter])
+    await driver.acquire([waiter], newCall())
     const transaction = await openTransaction(RELEASE, lockName)
     const leaving = driver.release([waiter])
     await until('it to wait for the row', async () => (await waitingFor(transaction)) === 1)
@@ -310,11 +317,11 @@ describe.concurrent('postgres: a hand-over that is not committed yet', () => {
     assert.deepEqual(await leasesOn(driver, lockName), [])
   })
 
-  it('a waiter that joins while the lock is stolen learns when to ask again', async () => {
+  it('a waiter that joins while the lock is taken by force learns when to ask again', async () => {
     const [holder] = await acquireAll(1)
     assert.ok(holder)
     const { lockName } = holder
-    await driver.acquire([claimOn(lockName, 1)])
+    await driver.acquire([claimOn(lockName, 1)], newCall())
     const woken: (string | undefined)[] = []
     await using _client = await listeningClient('joins_late', (payload) => {
       woken.push(parseEvents(payload)[0]?.claimId)
@@ -322,10 +329,13 @@ describe.concurrent('postgres: a hand-over that is not committed yet', () => {
     const join = `SELECT holdfast_acquire(
       ARRAY[$1], '{joins}', '{h}', '{f}', '{NULL}', '{1}', '{60000}', '{60000}', '{NULL}', 'joins_late:x', false)`
     const transaction = await openTransaction(join, lockName)
-    const stolen = driver.acquire([{ ...claimOn(lockName), steal: true, ttlMs: 1_000 }])
-    await until('the thief to wait for the row', async () => (await waitingFor(transaction)) === 1)
+    const taken = driver.acquire(
+      [{ ...claimOn(lockName), forceUpTo: Number.MAX_SAFE_INTEGER, ttlMs: 1_000 }],
+      newCall(),
+    )
+    await until('the new holder to wait for the row', async () => (await waitingFor(transaction)) === 1)
     await transaction.commit()
-    await stolen
+    await taken
     await until('a wake-up', () => woken.includes('joins'))
   })
 })
@@ -372,7 +382,7 @@ async function openTransaction(text: string, lockName: string): Promise<OpenTran
 
 async function acquireAll(count: number) {
   const claims = Array.from({ length: count }, (_, index) => claimOn(unique(`lease-${index}`)))
-  const answers = await driver.acquire(claims)
+  const answers = await driver.acquire(claims, newCall())
   return claims.map((claim, index) => ({ ...claim, fencingToken: (answers[index] as Grant).fencingToken }))
 }
 

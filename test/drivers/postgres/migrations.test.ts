@@ -12,6 +12,7 @@ import {
   postgresFence,
 } from '../../../src/drivers/postgres.ts'
 import { RateLimiter } from '../../../src/primitives/rate/rate-limiter.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { until } from '../../harness/postgres-context.ts'
 import { type Server, startPostgres } from '../../harness/servers.ts'
 
@@ -101,12 +102,12 @@ describe.concurrent('postgres: migrations', () => {
     const schema = unique()
     const old = await readFile(new URL('./version-10.sql', import.meta.url), 'utf8')
     await pool.query(old.replaceAll(':"schema"', schema))
-    const oldAcquire = (claimId: string, waitMs: number) =>
+    const oldAcquire = (claimId: string, waiterTtlMs: number) =>
       pool.query(
         `SELECT granted_tokens[1] AS token
          FROM ${schema}.holdfast_acquire('{held}', ARRAY[$1], '{old}', '{f}', '{NULL}', '{1}', '{60000}',
           ARRAY[$2::float8], '{NULL}', 'channel', false)`,
-        [claimId, waitMs],
+        [claimId, waiterTtlMs],
       )
     const token = Number((await oldAcquire('first', 0)).rows[0].token)
     await oldAcquire('second', 60_000)
@@ -278,9 +279,9 @@ async function grantOn(driver: Driver, lockName: string): Promise<number | undef
     mode: 'exclusive',
     permits: 1,
     ttlMs: 60_000,
-    waitMs: 0,
+    waiterTtlMs: 0,
   } as const
-  const [answer] = await driver.acquire([claim])
+  const [answer] = await driver.acquire([claim], newCall())
   return answer && 'granted' in answer && answer.granted ? answer.fencingToken : undefined
 }
 

@@ -5,6 +5,7 @@ import pg from 'pg'
 import { describe, inject, it } from 'vitest'
 import type { DriverListener } from '../../../src/core/driver.ts'
 import { postgresDriver } from '../../../src/drivers/postgres.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, granted, unique, until } from '../../harness/postgres-context.ts'
 import { startProxy } from '../../harness/proxy.ts'
 
@@ -29,7 +30,7 @@ describe.concurrent('postgres: the notify connection', { timeout: 60_000 }, () =
     await until('the first one’s connection to be gone', async () => (await backendsOf(pool, name)).length === 1)
     const [holder, waiter] = [claimOn(unique('heard')), claimOn('', 60_000)]
     await granted(driver, holder)
-    await driver.acquire([{ ...waiter, lockName: holder.lockName }])
+    await driver.acquire([{ ...waiter, lockName: holder.lockName }], newCall())
     await driver.release([holder])
     await until('the grant', () => second.heard.length > 0)
     assert.deepEqual([first.heard, second.heard], [[], [`granted ${waiter.claimId}`]])
@@ -61,7 +62,7 @@ describe.concurrent('postgres: the notify connection', { timeout: 60_000 }, () =
     assert.deepEqual(uncaught, [])
   })
 
-  it('if the notification queue is full, locks are still handed over and stolen, and waiters poll', async () => {
+  it('if the notification queue is full, locks are handed over and taken by force, and waiters poll', async () => {
     const schema = `full_${randomBytes(6).toString('hex')}`
     const pool = new pg.Pool({ connectionString: url, max: 4 })
     const driver = postgresDriver({ client: pool, schema })
@@ -73,11 +74,11 @@ describe.concurrent('postgres: the notify connection', { timeout: 60_000 }, () =
     )
     const listener = ears()
     await driver.listen?.(listener)
-    await driver.acquire([first])
-    await driver.acquire([second])
+    await driver.acquire([first], newCall())
+    await driver.acquire([second], newCall())
     assert.deepEqual(await driver.release([holder]), [true])
     await granted(driver, first)
-    await granted(driver, { ...claimOn('full'), steal: true })
+    await granted(driver, { ...claimOn('full'), forceUpTo: Number.MAX_SAFE_INTEGER })
     // A message on this channel arrives after all that were sent before.
     const wake = `jsonb_build_array(channel, claim_id, '', '', '')`
     const event = `${schema}.holdfast_proved(${wake}, ${schema}.holdfast_key())`
@@ -96,7 +97,7 @@ function ears(): DriverListener & { readonly heard: string[] } {
   return {
     heard,
     granted: (claimId) => void heard.push(`granted ${claimId}`),
-    wake: (_, claimId) => void heard.push(`wake ${claimId}`),
+    wake: (target) => void heard.push(`wake ${'claimId' in target ? target.claimId : target.lockName}`),
     lost: () => {},
     disconnected: () => void heard.push('disconnected'),
   }

@@ -37,9 +37,9 @@ describe('postgres: one claim', () => {
     const blocked = 'SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))'
     await until('it to wait, with its token drawn', async () => (await pool.query(blocked, [pid])).rowCount)
     await sleep(50) // so that early and late differ
-    const steal = `SELECT fencing_token::float8 AS token, extract(epoch FROM clock_timestamp())::float8 * 1000 AS now
+    const force = `SELECT fencing_token::float8 AS token, extract(epoch FROM clock_timestamp())::float8 * 1000 AS now
       FROM holdfast_steal($1, 'between', 'open', 60000, NULL, false, NULL)`
-    const { token, now } = (await open.query(steal, [claim.lockName])).rows[0]
+    const { token, now } = (await open.query(force, [claim.lockName])).rows[0]
     await open.query(`SELECT holdfast_release(ARRAY[$1], '{between}', ARRAY[$2::bigint], false)`, [
       claim.lockName,
       token,

@@ -10,6 +10,7 @@ import {
   openPostgresAdvisory,
   postgresAdvisoryDriver,
 } from '../../../src/drivers/postgres-advisory.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, granted, unique, until } from '../../harness/postgres-context.ts'
 
 const url = inject('servers').postgres ?? ''
@@ -28,7 +29,7 @@ describe.concurrent('postgres: a Client of pg that is passed in', () => {
       const claims = Array.from({ length: 12 }, (_, index) => claimOn(unique(`one-client-${index}`)))
       const [stop] = await Promise.all([
         table.listen?.({ wake() {}, granted() {}, lost() {}, disconnected() {} }),
-        ...drivers.flatMap((driver) => claims.map((claim) => driver.acquire([claim]))),
+        ...drivers.flatMap((driver) => claims.map((claim) => driver.acquire([claim], newCall()))),
       ])
       await Promise.all([stop?.(), ...drivers.map((driver) => driver.release(claims))])
       await Promise.all(drivers.map((driver) => driver.close()))
@@ -99,8 +100,8 @@ describe.concurrent('postgres-advisory: a Client of pg that is passed in', () =>
     }
     const claims = names.map((lockName) => claimOn(lockName))
     const late = { code: 'STORE_UNAVAILABLE', retryable: false, message: /inside a transaction of yours/ }
-    await assert.rejects(driver.acquire(claims.slice(0, 1)), late)
-    await assert.rejects(driver.acquire(claims), late)
+    await assert.rejects(driver.acquire(claims.slice(0, 1), newCall()), late)
+    await assert.rejects(driver.acquire(claims, newCall()), late)
     for (const lockName of names) assert.deepEqual((await other.inspect({ lockName })).leases, [])
     await client.query('COMMIT')
     for (const claim of claims) await granted(driver, claim)
@@ -116,7 +117,7 @@ describe.concurrent('postgres-advisory: a Client of pg that is passed in', () =>
     const lease = { ...claim, fencingToken }
     await client.query('BEGIN')
     await assert.rejects(client.query('SELECT 1 / 0'))
-    await assert.rejects(driver.acquire([claimOn(unique('failed'))]), { code: 'STORE_UNAVAILABLE' })
+    await assert.rejects(driver.acquire([claimOn(unique('failed'))], newCall()), { code: 'STORE_UNAVAILABLE' })
     await assert.rejects(driver.release([lease]), { code: 'STORE_UNAVAILABLE' })
     await client.query('ROLLBACK')
     assert.deepEqual(await driver.renew([lease]), ['held'])
@@ -136,7 +137,7 @@ describe.concurrent('postgres-advisory: a lease that was waited for', () => {
     await granted(holding, claim)
     const grants: Grant[] = []
     await waiting.listen?.({ granted: (_, grant) => grants.push(grant), wake() {}, lost() {}, disconnected() {} })
-    await waiting.acquire([claimOn(claim.lockName, 60_000)])
+    await waiting.acquire([claimOn(claim.lockName, 60_000)], newCall())
     const queued = `SELECT FROM pg_locks
       WHERE locktype = 'advisory' AND NOT granted AND (classid::bigint << 32 | objid::bigint) = $1`
     const key = advisoryKey(claim.lockName)
@@ -165,7 +166,7 @@ describe.concurrent('postgres-advisory: the settings of a Pool of pg that is pas
     await granted(driver, holder)
     const heard: string[] = []
     await waiting.listen?.({ granted: (claimId) => heard.push(claimId), wake() {}, lost() {}, disconnected() {} })
-    await waiting.acquire([{ ...next, lockName: holder.lockName }])
+    await waiting.acquire([{ ...next, lockName: holder.lockName }], newCall())
     await sleep(2 * deadlineMs) // the deadline passes, but does not apply
     await driver.release([holder])
     await until('its turn, which it has not asked for again', () => heard.length > 0)

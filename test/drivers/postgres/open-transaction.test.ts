@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import type { Driver } from '../../../src/core/driver.ts'
 import { migratePostgres, type PostgresClient, postgresDriver } from '../../../src/drivers/postgres.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, granted, leasesOn, unique } from '../../harness/postgres-context.ts'
 
 const url = inject('servers').postgres ?? ''
@@ -66,10 +67,14 @@ describe.each(Object.entries(clients))('postgres: %s', (_, open) => {
     const driver = postgresDriver({ client, schema })
     const claim = claimOn(unique('grant'))
     await driver.inspect({})
-    for (const claims of [[claim], [claim, claimOn(unique('other'))], [{ ...claim, steal: true as const }]]) {
+    for (const claims of [
+      [claim],
+      [claim, claimOn(unique('other'))],
+      [{ ...claim, forceUpTo: Number.MAX_SAFE_INTEGER }],
+    ]) {
       await begin()
       await assert.rejects(async () => {
-        for (const answer of await driver.acquire(claims)) if (answer instanceof Error) throw answer
+        for (const answer of await driver.acquire(claims, newCall())) if (answer instanceof Error) throw answer
       }, refused)
       await rollback()
       assert.deepEqual(await leasesOn(other, claim.lockName), [])

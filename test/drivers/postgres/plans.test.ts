@@ -4,6 +4,7 @@ import pg from 'pg'
 import { describe, inject, it } from 'vitest'
 import { buffersOf, nodesOf, plansOf, treeOf } from '../../../bench/support/postgres-plans.mjs'
 import { postgresDriver } from '../../../src/drivers/postgres.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn } from '../../harness/postgres-context.ts'
 
 /** A small version of bench/postgres-explain.mjs: the plans of the statements inside the functions, as executed. */
@@ -74,7 +75,7 @@ describe('postgres: plans', () => {
         ...claimOn('live:1', 60_000),
         claimId: `waiter:${3_000 - index}`,
       }))
-      const { plans, result } = await plansOf(table.client, () => driver.acquire(claims))
+      const { plans, result } = await plansOf(table.client, () => driver.acquire(claims, newCall()))
       for (const answer of result) assert.equal('ahead' in answer && answer.ahead, 100)
       const nodes = plans.flatMap(({ plan }) => nodesOf(plan))
       const read = nodes
@@ -88,7 +89,7 @@ describe('postgres: plans', () => {
     const locked = `SELECT xmax = '0' AS unlocked FROM distributed_locks WHERE lock_name = 'live:1'`
     await table.client.query(`UPDATE distributed_locks SET contended = contended`)
     await table.client.query('VACUUM distributed_locks')
-    await driver.acquire([{ ...claimOn('live:1', 60_000), claimId: 'waiter:7' }])
+    await driver.acquire([{ ...claimOn('live:1', 60_000), claimId: 'waiter:7' }], newCall())
     assert.deepEqual((await table.client.query(locked)).rows, [{ unlocked: true }])
   })
 })
@@ -98,7 +99,7 @@ async function assertByIndex({ client, schema }: Awaited<ReturnType<typeof openT
   for (const count of [1, 64]) {
     // They may wait, so the queues are read, too.
     const claims = Array.from({ length: count }, (_, index) => claimOn(`mine:${index}`, 1_000))
-    const acquire = await plansOf(client, () => driver.acquire(claims))
+    const acquire = await plansOf(client, () => driver.acquire(claims, newCall()))
     const leases = claims.map((claim, index) => {
       const answer = acquire.result[index]
       assert.ok(answer && 'granted' in answer && answer.granted)

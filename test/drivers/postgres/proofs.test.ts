@@ -3,11 +3,12 @@ import { createHash, randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import type { Claim, DriverListener } from '../../../src/core/driver.ts'
-import { parseEvents } from '../../../src/drivers/postgres/notifications.ts'
+import { parseEvents } from '../../../src/drivers/postgres/notify-connection.ts'
 import { migratePostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, granted, unique, until } from '../../harness/postgres-context.ts'
 
-/** Rule 15: a notification counts only with the proof that the server computed for the newest call of its claim. */
+/** Rule 15: a grant in a notification counts only with the proof that the server computed for the newest call. */
 
 const url = inject('servers').postgres ?? ''
 const id = randomBytes(6).toString('hex')
@@ -25,32 +26,29 @@ afterAll(async () => {
 })
 
 describe.concurrent('postgres: proofs', { timeout: 30_000 }, () => {
-  it('failure 37: a grant of the call before the newest one is a wake-up, older ones count for nothing', async () => {
+  it('failure 37: a grant is proved by the secret of the call that it answers, and by no other', async () => {
     await using scene = await startScene()
-    const { driver, waiter, heard, send } = scene
-    const grant = ['1', '2', '30000']
-    const wake = ['', '', '']
-    const calls = [await scene.call()]
-    for (let more = 0; more < 2; more += 1) {
-      await driver.acquire([waiter])
-      calls.push(await scene.call())
-    }
-    assert.equal(new Set(calls).size, 3, 'a call has the text of another one')
-    const [oldest, before, newest] = calls as [string, string, string]
-    await send(oldest, grant)
-    await send(oldest, wake)
-    await send(before, grant)
-    await send(before, wake)
-    await send(newest, wake)
-    await send(newest, grant)
-    await until('the last one', () => heard.length >= 4)
-    const woken = `wake ${waiter.claimId}`
-    assert.deepEqual(heard, [woken, woken, woken, `granted ${waiter.claimId}`])
+    const { driver, waiter, heard, proofs, send } = scene
+    const calls = [newCall(), newCall()]
+    for (const call of calls) await driver.acquire([waiter], call)
+    const [before, newest] = calls.map(({ secret }) => secret) as [string, string]
+    assert.equal(await scene.call(), newest)
+    await send(before, ['1', '2', '30000'])
+    await send(newest, ['1', '2', '30000'])
+    await send(newest, ['', '', ''])
+    await until('the last one', () => heard.length >= 3)
+    const proved = proofs.map((isProvedBy) => [before, newest, ''].map(isProvedBy))
+    assert.deepEqual(proved, [
+      [true, false, false],
+      [false, true, false],
+      [false, true, false],
+    ])
   })
 
   it('failure 38: a message that was overheard does not count a second time', async () => {
     await using scene = await startScene()
     const { driver, holder, waiter, heard, channel } = scene
+    const first = await scene.call()
     const payloads: string[] = []
     await using spy = await openClient()
     spy.client.on('notification', ({ payload = '' }) => payloads.push(payload))
@@ -61,12 +59,12 @@ describe.concurrent('postgres: proofs', { timeout: 30_000 }, () => {
     // The lease is lost, and the claim waits again, behind a new holder.
     await driver.release([waiter])
     await granted(driver, claimOn(waiter.lockName))
-    await driver.acquire([waiter])
-    heard.length = 0
+    const again = newCall()
+    await driver.acquire([waiter], again)
     await pool.query('SELECT pg_notify($1, $2)', [channel, payloads[0]])
-    await scene.send(await scene.call(), ['', '', ''])
-    await until('the last one', () => heard.length > 0)
-    assert.deepEqual(heard, [`wake ${waiter.claimId}`])
+    await until('the message', () => heard.length > 1)
+    const [genuine, replayed] = scene.proofs
+    assert.deepEqual([genuine?.(first), replayed?.(again.secret)], [true, false])
   })
 
   it('a grant is proved for a call that the server ran while the release waited for its place', async () => {
@@ -124,16 +122,18 @@ describe.concurrent('postgres: proofs', { timeout: 30_000 }, () => {
   it('if the key is replaced, clients that listen learn of it', async () => {
     await migratePostgres({ client: pool, schema: replaced })
     await using scene = await startScene(replaced)
-    const { waiter, heard } = scene
+    const { heard, proofs } = scene
     const before = await keyOf(replaced)
     await pool.query(`SELECT setval('${replaced}.holdfast_key_1', 7)`)
     assert.notEqual(await keyOf(replaced), before)
     await migratePostgres({ client: pool, schema: replaced })
-    await until('a wake-up', async () => {
-      await scene.send(await scene.call(), ['', '', ''])
-      return heard.length > 0
+    const call = await scene.call()
+    await until('a message that is proved', async () => {
+      const { length } = heard
+      await scene.send(call, ['1', '2', '30000'])
+      await until('the message', () => heard.length > length)
+      return proofs.at(-1)?.(call)
     })
-    assert.equal(heard[0], `wake ${waiter.claimId}`)
   })
 })
 
@@ -149,9 +149,10 @@ async function startScene(of = schema) {
   const driver = postgresDriver({ client: pool, schema: of })
   const [holder, waiter]: [Claim, Claim] = [claimOn(lockName), claimOn(lockName, 60_000)]
   const heard: string[] = []
-  const stop = await driver.listen?.(ears(heard))
+  const proofs: ((secret: string) => boolean)[] = []
+  const stop = await driver.listen?.(ears(heard, proofs))
   await granted(driver, holder)
-  await driver.acquire([waiter])
+  await driver.acquire([waiter], newCall())
   const place = async (): Promise<[channel: string, call: string]> => {
     const text = `SELECT channel FROM ${of}.holdfast_waiters WHERE claim_id = $1`
     return (await pool.query(text, [waiter.claimId])).rows[0].channel.split(':')
@@ -162,6 +163,7 @@ async function startScene(of = schema) {
     holder,
     waiter,
     heard,
+    proofs,
     channel,
     /** The text of the newest call that the server knows. */
     call: async (): Promise<string> => (await place())[1],
@@ -182,9 +184,15 @@ async function startScene(of = schema) {
 const keyOf = async (of: string): Promise<string> =>
   (await pool.query(`SELECT ${of}.holdfast_key() AS key`)).rows[0].key
 
-const ears = (heard: string[]): DriverListener => ({
-  granted: (claimId) => void heard.push(`granted ${claimId}`),
-  wake: (_, claimId) => void heard.push(`wake ${claimId}`),
+const ears = (heard: string[], proofs: ((secret: string) => boolean)[] = []): DriverListener => ({
+  granted(claimId, _, isProvedBy = () => true) {
+    heard.push(`granted ${claimId}`)
+    proofs.push(isProvedBy)
+  },
+  wake(target, isProvedBy = () => true) {
+    heard.push(`wake ${'claimId' in target ? target.claimId : target.lockName}`)
+    proofs.push(isProvedBy)
+  },
   lost: () => {},
   disconnected: () => {},
 })

@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import { migratePostgres, postgresDriver, postgresFence } from '../../../src/drivers/postgres.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, granted, unique } from '../../harness/postgres-context.ts'
 
 const url = inject('servers').postgres ?? ''
@@ -27,16 +28,16 @@ describe.concurrent('postgres: roles with exactly the privileges that the docs g
         claims.map(async (claim) => ({ ...claim, ...(await granted(driver, claim)), ttlMs: 60_000 })),
       )
       const waiter = claimOn(claims[0].lockName, 60_000)
-      await driver.acquire([waiter])
+      await driver.acquire([waiter], newCall())
       await granted(driver, { ...claimOn(unique('read')), mode: 'shared' })
       assert.deepEqual(await driver.renew(leases), ['renewed', 'renewed'])
-      const stolen = await granted(driver, { ...claimOn(claims[0].lockName), steal: true })
+      const forced = await granted(driver, { ...claimOn(claims[0].lockName), forceUpTo: Number.MAX_SAFE_INTEGER })
       assert.deepEqual(await driver.release(leases), [false, true])
       const limits = [{ limit: 1, periodMs: 60_000, burst: 1 }]
       const [step] = (await driver.consume?.([{ name: unique('rate'), cost: 1, limits }])) ?? []
       assert.ok(step && 'allowed' in step && step.allowed, String(step))
       await client.query('BEGIN')
-      await postgresFence(client, unique('account'), stolen.fencingToken, { schema: scene.schema })
+      await postgresFence(client, unique('account'), forced.fencingToken, { schema: scene.schema })
       await client.query('COMMIT')
       assert.equal((await driver.inspect({})).waiters.length, 1)
       await driver.close()
@@ -52,7 +53,10 @@ describe.concurrent('postgres: roles with exactly the privileges that the docs g
     const driver = postgresDriver({ client, schema: scene.schema, migrate: false })
     assert.equal((await driver.inspect({})).leases[0]?.claimId, claim.claimId)
     await client.query(`SELECT FROM ${scene.schema}.holdfast_forced_releases`)
-    await assert.rejects(driver.acquire([claimOn(unique('other'))]), { code: 'STORE_UNAVAILABLE', message: /role/ })
+    await assert.rejects(driver.acquire([claimOn(unique('other'))], newCall()), {
+      code: 'STORE_UNAVAILABLE',
+      message: /role/,
+    })
     await assert.rejects(driver.release([claim]), { code: 'STORE_UNAVAILABLE' })
     await driver.close()
     await owned.close()

@@ -8,6 +8,7 @@ import { afterAll, beforeAll, describe, it } from 'vitest'
 import type { Driver } from '../../../src/core/driver.ts'
 import { openPostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
 import { openPostgresAdvisory, postgresAdvisoryDriver } from '../../../src/drivers/postgres-advisory.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { type Folder, makeFolder } from '../../harness/folders.ts'
 import { claimOn, grantOn, unique } from '../../harness/postgres-context.ts'
 import { type Server, startPostgres } from '../../harness/servers.ts'
@@ -46,7 +47,7 @@ describe.concurrent('postgres: TLS and the other parameters of a connection', { 
 
     it(`${name}: a certificate that cannot be verified is an error, and nothing is sent in plain text`, async () => {
       const driver = await open(`${server.url}?sslmode=verify-full`)
-      await assert.rejects(driver.acquire([claimOn(unique('untrusted'))]), {
+      await assert.rejects(driver.acquire([claimOn(unique('untrusted'))], newCall()), {
         code: 'STORE_UNAVAILABLE',
         message: /self-signed certificate/,
       })

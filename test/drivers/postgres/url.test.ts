@@ -6,6 +6,7 @@ import { connectionsOf, type PostgresClient } from '../../../src/drivers/postgre
 import { pgConfig, postgresConfig, postgresUrl } from '../../../src/drivers/postgres/url.ts'
 import { postgresDriver } from '../../../src/drivers/postgres.ts'
 import { connect } from '../../../src/index.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, grantOn } from '../../harness/postgres-context.ts'
 
 const database = `urls ${process.pid} 50%/ü "x"`
@@ -44,7 +45,7 @@ describe('postgres: a database whose name needs encoding in a URL', () => {
     const [a, b] = [encodeURIComponent(database), encodeURIComponent(database).replaceAll('%20', ' ')]
     const [one, other] = [await connect(`${place}/${a}`), await connect(`${place.replace('127.0.0.1', '127.1')}/${b}`)]
     assert.ok(await grantOn(one, 'name'))
-    const [refused] = await other.acquire([claimOn('name')])
+    const [refused] = await other.acquire([claimOn('name')], newCall())
     assert.ok(refused && 'granted' in refused && !refused.granted, String(refused))
     const elsewhere = new pg.Pool({ connectionString: `${place}/postgres`, max: 1 })
     assert.deepEqual((await postgresDriver({ client: elsewhere }).inspect({ lockName: 'name' })).leases, [])

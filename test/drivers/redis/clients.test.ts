@@ -12,6 +12,7 @@ import { openNodeRedis } from '../../../src/drivers/redis/open-node-redis.ts'
 import { redisUrl } from '../../../src/drivers/redis/url.ts'
 import { openRedis, type RedisClient, redisDriver, redisFence } from '../../../src/drivers/redis.ts'
 import { DistributedLock } from '../../../src/index.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { until } from '../../harness/processes.ts'
 import { type Server, startRedis } from '../../harness/servers.ts'
 import { askRedis } from '../../harness/wire.ts'
@@ -39,9 +40,9 @@ describe('redis: clients', () => {
     await granted(driver, held)
     const control = client({ db: 3 })
     assert.equal(await control.exists(`mine:${held.lockName}`), 1)
-    assert.deepEqual(driver.reopen?.name, 'openRedis')
+    assert.deepEqual(driver.extensions?.reopen?.name, 'openRedis')
     await driver.close()
-    await assert.rejects(driver.acquire([held]), { code: 'CLOSED' })
+    await assert.rejects(driver.acquire([held], newCall()), { code: 'CLOSED' })
     const mine = async (): Promise<number> => String(await control.client('LIST')).split('user=me').length - 1
     await until(async () => (await mine()) === 0, { timeoutMs: 10_000, failure: () => 'its connections stay open' })
   })
@@ -49,11 +50,11 @@ describe('redis: clients', () => {
   it('a client that returns numbers as text works', async () => {
     const driver = redisDriver({ client: client({ stringNumbers: true }) })
     const held = claim()
-    const [answer] = await driver.acquire([held])
+    const [answer] = await driver.acquire([held], newCall())
     assert.ok(answer && 'granted' in answer && answer.granted, String(answer))
     const { fencingToken, acquiredAtMs } = answer
     assert.ok(Number.isSafeInteger(fencingToken) && Number.isSafeInteger(acquiredAtMs))
-    const [refused] = await driver.acquire([{ ...claim(held.lockName), waitMs: 1_000 }])
+    const [refused] = await driver.acquire([{ ...claim(held.lockName), waiterTtlMs: 1_000 }], newCall())
     assert.ok(refused && 'granted' in refused && !refused.granted)
     assert.equal(typeof refused.holder?.expiresAtMs, 'number')
     const [shown] = (await driver.inspect({ lockName: held.lockName })).leases
@@ -76,7 +77,7 @@ describe('redis: clients', () => {
   ])('lists are answered entry by entry, all alike or not: %s', async (_, open) => {
     const driver = redisDriver({ client: await open(), onWarning() {} })
     const held = Array.from({ length: 5 }, () => claim())
-    const answers = await driver.acquire(held)
+    const answers = await driver.acquire(held, newCall())
     const leases = held.map(({ lockName, claimId }, at) => {
       const answer = answers[at]
       assert.ok(answer && 'granted' in answer && answer.granted, String(answer))
@@ -90,8 +91,10 @@ describe('redis: clients', () => {
     ) // the answer is what the server stores
     const [first, ...others] = leases as [(typeof leases)[0], ...typeof leases]
     const reader = { ...claim(), mode: 'shared' as const }
-    const mixed = [held[1], claim(first.lockName), reader, { ...claim(first.lockName), waitMs: 60_000 }, claim()]
-    const granted = (await driver.acquire(mixed as Claim[])).map((each) => !(each instanceof Error) && each.granted)
+    const mixed = [held[1], claim(first.lockName), reader, { ...claim(first.lockName), waiterTtlMs: 60_000 }, claim()]
+    const granted = (await driver.acquire(mixed as Claim[], newCall())).map(
+      (each) => !(each instanceof Error) && each.granted,
+    )
     assert.deepEqual(granted, [true, false, true, false, true])
     assert.deepEqual(
       await driver.renew(leases),
@@ -171,7 +174,7 @@ describe('redis: clients', () => {
 
   it('a wrong password is an error that says so, and no error is uncaught', async () => {
     const driver = await openRedis(`redis://me:wrong@127.0.0.1:${server.port}`)
-    await assert.rejects(driver.acquire([claim()]), { code: 'STORE_UNAVAILABLE' })
+    await assert.rejects(driver.acquire([claim()], newCall()), { code: 'STORE_UNAVAILABLE' })
     await driver.close()
   })
 
@@ -182,7 +185,7 @@ describe('redis: clients', () => {
     const driver = redisDriver({ client: own, prefix: '' })
     const held = claim()
     await granted(driver, held)
-    const [refused] = await driver.acquire([claim('job')])
+    const [refused] = await driver.acquire([claim('job')], newCall())
     assert.ok(refused && 'granted' in refused && !refused.granted && refused.holder?.holderId === 'another client')
     const { leases } = await driver.inspect({})
     assert.deepEqual(
@@ -198,8 +201,8 @@ describe('redis: clients', () => {
     await own.set('lock:json', '["looks like ours"]')
     await own.set('lock:text', 'x')
     for (const lockName of ['list', 'json', 'text']) {
-      const waiting = { ...claim(lockName), waitMs: 1_000 }
-      const [answer] = await driver.acquire([waiting])
+      const waiting = { ...claim(lockName), waiterTtlMs: 1_000 }
+      const [answer] = await driver.acquire([waiting], newCall())
       assert.ok(answer && 'granted' in answer && !answer.granted, lockName)
       assert.deepEqual(await driver.release([{ lockName, claimId: waiting.claimId }]), [false])
       assert.equal((await driver.inspect({ lockName })).leases.length, 1)
@@ -213,10 +216,10 @@ describe('redis: clients', () => {
     const lockName = 'busy'
     const [reader, writer] = [
       { ...claim(lockName), mode: 'shared' as const },
-      { ...claim(lockName), waitMs: 60_000 },
+      { ...claim(lockName), waiterTtlMs: 60_000 },
     ]
     await granted(driver, reader)
-    await driver.acquire([writer])
+    await driver.acquire([writer], newCall())
     await driver.consume?.([{ name: 'calls', cost: 1, limits: [{ limit: 1, periodMs: 3_600_000, burst: 1 }] }])
     for (const key of await own.keys('*')) {
       if (key !== 'holdfast:token') assert.ok((await own.pttl(key)) > 0, `${key} would stay for ever`)
@@ -255,7 +258,7 @@ describe('redis: clients', () => {
       const opened = await open(redisUrl(`redis://127.0.0.1:${tls.port}`).target, {})
       assert.ok(opened !== undefined)
       const driver = redisDriver({ client: opened.client, onWarning() {} })
-      const [answer] = await driver.acquire([claim()]).catch((error: unknown) => [error])
+      const [answer] = await driver.acquire([claim()], newCall()).catch((error: unknown) => [error])
       assert.match(String(answer), /cannot reach redis:.*closed.*rediss|Protocol error.*rediss/)
       await driver.close()
       await opened.close()
@@ -283,7 +286,7 @@ describe('redis: clients', () => {
       const through = client()
       through.call = async () => structuredClone(reply)
       const [answer] = await redisDriver({ client: through, onWarning() {} })
-        .acquire([claim()])
+        .acquire([claim()], newCall())
         .catch((error: unknown) => [error])
       assert.equal((answer as { code?: string }).code, 'STORE_UNAVAILABLE', JSON.stringify(answer))
     })
@@ -315,10 +318,10 @@ async function nodeClient(protocol: 2 | 3): Promise<RedisClient> {
 
 function claim(lockName = `clients:${++counter}`): Claim {
   const claimId = `claim ${++counter} of ${process.pid}`
-  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0 }
+  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waiterTtlMs: 0 }
 }
 
 async function granted(driver: Driver, of: Claim): Promise<void> {
-  const [answer] = await driver.acquire([of])
+  const [answer] = await driver.acquire([of], newCall())
   assert.ok(answer && 'granted' in answer && answer.granted, String(answer))
 }

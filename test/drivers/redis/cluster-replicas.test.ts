@@ -5,6 +5,7 @@ import { afterAll, beforeAll, describe, it } from 'vitest'
 import type { Claim, Driver } from '../../../src/core/driver.ts'
 import { connectionOf } from '../../../src/drivers/redis/client.ts'
 import { redisDriver } from '../../../src/drivers/redis.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { until } from '../../harness/processes.ts'
 import { type Server, startRedis } from '../../harness/servers.ts'
 import { askRedis } from '../../harness/wire.ts'
@@ -31,7 +32,7 @@ describe('redis cluster: ioredis that has lost its masters and knows a replica',
     const { driver, loseMaster } = await openClient()
     const claim = claimOn('found again')
     await loseMaster()
-    const [grant] = await driver.acquire([claim])
+    const [grant] = await driver.acquire([claim], newCall())
     assert.ok(grant !== undefined && 'granted' in grant && grant.granted, String(grant))
     const lease = { ...claim, fencingToken: grant.fencingToken }
     await loseMaster()
@@ -44,13 +45,13 @@ describe('redis cluster: ioredis that has lost its masters and knows a replica',
     const [a, b] = [await openClient(), await openClient()]
     const lockName = 'waited for'
     const holder = claimOn(lockName)
-    await a.driver.acquire([holder])
+    await a.driver.acquire([holder], newCall())
     const granted: string[] = []
     const heard = { wake() {}, granted: (id: string) => granted.push(id), lost() {}, disconnected: assert.fail }
     await b.driver.listen?.(heard)
     await b.loseMaster()
-    const waiter = { ...claimOn(lockName), waitMs: 60_000 }
-    await b.driver.acquire([waiter])
+    const waiter = { ...claimOn(lockName), waiterTtlMs: 60_000 }
+    await b.driver.acquire([waiter], newCall())
     await a.driver.release([holder])
     await until(() => granted.length > 0, patience('the grant'))
     assert.deepEqual(granted, [waiter.claimId])
@@ -60,7 +61,7 @@ describe('redis cluster: ioredis that has lost its masters and knows a replica',
   it('`inspect` shows every lease instead of none', async () => {
     const { driver, loseMaster } = await openClient()
     const claim = claimOn('to be seen')
-    await driver.acquire([claim])
+    await driver.acquire([claim], newCall())
     await loseMaster()
     const { leases } = await driver.inspect({ prefix: 'to be seen' })
     assert.deepEqual(
@@ -137,7 +138,7 @@ async function openClient(): Promise<{ client: Cluster; driver: Driver; loseMast
 
 function claimOn(lockName: string): Claim {
   const claimId = `claim ${++counter} of ${process.pid}`
-  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0 }
+  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waiterTtlMs: 0 }
 }
 
 const patience = (what: string) => ({ timeoutMs: 30_000, failure: () => `timed out waiting for ${what}` })

@@ -8,6 +8,7 @@ import { openNodeRedis } from '../../../src/drivers/redis/open-node-redis.ts'
 import { redisUrl } from '../../../src/drivers/redis/url.ts'
 import { redisDriver } from '../../../src/drivers/redis.ts'
 import { openRedlock } from '../../../src/drivers/redlock.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { until } from '../../harness/processes.ts'
 import { type Server, startRedis } from '../../harness/servers.ts'
 import { askRedis } from '../../harness/wire.ts'
@@ -142,7 +143,7 @@ async function whileConnectionsEnd(driver: Driver, user: string): Promise<Tries>
 /** `granted`, or the error. */
 async function tried(driver: Driver, of: Claim): Promise<string> {
   try {
-    const [answer] = await driver.acquire([of])
+    const [answer] = await driver.acquire([of], newCall())
     if (answer instanceof Error) return answer.message
     return answer?.granted ? 'granted' : 'refused'
   } catch (error) {
@@ -187,5 +188,5 @@ async function startIpv6(port: number): Promise<{ port: number } & AsyncDisposab
 function claim(): Claim {
   const lockName = `database:${++counter}`
   const claimId = `claim ${counter} of ${process.pid}`
-  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0 }
+  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waiterTtlMs: 0 }
 }

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { describe, it, vi } from 'vitest'
 import { type RedisWarning, redisDriver, redisFence } from '../../../src/drivers/redis.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { shiftedClock } from '../../harness/clock-shim.ts'
 import { until } from '../../harness/processes.ts'
 import { startProxy } from '../../harness/proxy.ts'
@@ -151,7 +152,7 @@ describe.concurrent('redis: requests', () => {
     const held = claim()
     await granted(driver, claim())
     const lost = proxy.cutAfterForwarding(JSON.stringify(held.claimId))
-    const [answer] = await driver.acquire([held]).catch((error: Error) => [error])
+    const [answer] = await driver.acquire([held], newCall()).catch((error: Error) => [error])
     await lost
     assert.ok(answer instanceof Error, 'the reply came through')
     const [shown] = (await driverOn(shared.port).inspect({ lockName: held.lockName })).leases
@@ -295,7 +296,7 @@ describe.concurrent('redis: the server’s data', () => {
       if (full instanceof Error) break
     }
     await assert.rejects(
-      driverOn(server.port).acquire([claim()]),
+      driverOn(server.port).acquire([claim()], newCall()),
       /redis failed to acquire at redis:.*: OOM.*raise maxmemory/,
     )
   })

@@ -5,6 +5,7 @@ import { afterAll, describe, it } from 'vitest'
 import type { Claim, Driver } from '../../../src/core/driver.ts'
 import { lockKeys } from '../../../src/drivers/redis/keys.ts'
 import { type RedisClient, redisDriver } from '../../../src/drivers/redis.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { until } from '../../harness/processes.ts'
 import { startProxy } from '../../harness/proxy.ts'
 import { type Server, startRedis } from '../../harness/servers.ts'
@@ -86,14 +87,14 @@ for (const [through, open] of [
       const { held, waits, heardOn } = await heldAndWaitedFor(master, a, b)
       await swap(pair)
       const c = redisDriver({ client: await open(replica.port) })
-      const next = claim({ lockName: held.lockName, waitMs: 60_000 })
+      const next = claim({ lockName: held.lockName, waiterTtlMs: 60_000 })
       await listenOn(c)
-      assert.equal((await only(c.acquire([next]))).granted, false)
+      assert.equal((await only(c.acquire([next], newCall()))).granted, false)
       // Messages that the new master publishes reach the subscribers of its replicas, too.
       assert.equal(await only(c.release([held])), true)
-      assert.equal((await only(c.acquire([next]))).granted, true)
+      assert.equal((await only(c.acquire([next], newCall()))).granted, true)
       assert.deepEqual(await heardOn(replica), [])
-      assert.equal((await only(c.acquire([waits]))).granted, false)
+      assert.equal((await only(c.acquire([waits], newCall()))).granted, false)
     })
 
     it('failure 37: a waiter that listens at a replica keeps its place and receives its grant there', async () => {
@@ -104,8 +105,8 @@ for (const [through, open] of [
       Object.assign(client, { duplicate: atReplica.duplicate.bind(atReplica) })
       const [a, b] = [redisDriver({ client: await open(master.port) }), redisDriver({ client })]
       const { held, waits, heardOn } = await heldAndWaitedFor(master, a, b)
-      const behind = claim({ lockName: held.lockName, waitMs: 60_000 })
-      assert.equal((await only(a.acquire([behind]))).granted, false)
+      const behind = claim({ lockName: held.lockName, waiterTtlMs: 60_000 })
+      assert.equal((await only(a.acquire([behind], newCall()))).granted, false)
       assert.equal(await only(a.release([held])), true)
       assert.deepEqual(await heardOn(master), [await tokenOf(a, waits)])
     })
@@ -145,25 +146,25 @@ describe.concurrent('redis: grants', () => {
     }
     const { held } = await heldAndWaitedFor(server, a, b)
     const { lockName } = held
-    const others = [0, 1, 2].map(() => claim({ lockName, waitMs: 60_000, mode: 'shared' }))
-    await b.acquire(others)
+    const others = [0, 1, 2].map(() => claim({ lockName, waiterTtlMs: 60_000, mode: 'shared' }))
+    await b.acquire(others, newCall())
     await called()
     assert.equal(await only(a.release([held])), true)
     await publishesLast('a release')
-    const thief = claim({ lockName, steal: true })
-    const stolen = await only(a.acquire([thief]))
-    assert.ok(stolen.granted)
-    await publishesLast('a theft')
-    assert.equal(await only(a.renew([{ ...thief, fencingToken: stolen.fencingToken, ttlMs: 1_000 }])), 'renewed')
+    const taker = claim({ lockName, forceUpTo: Number.MAX_SAFE_INTEGER })
+    const taken = await only(a.acquire([taker], newCall()))
+    assert.ok(taken.granted)
+    await publishesLast('a forced release')
+    assert.equal(await only(a.renew([{ ...taker, fencingToken: taken.fencingToken, ttlMs: 1_000 }])), 'renewed')
     await publishesLast('a renewal that shortens a lease')
     const brief = claim({ ttlMs: 50 })
-    const [first, second] = [0, 1].map(() => claim({ lockName: brief.lockName, waitMs: 60_000, mode: 'shared' }))
+    const [first, second] = [0, 1].map(() => claim({ lockName: brief.lockName, waiterTtlMs: 60_000, mode: 'shared' }))
     assert.ok(first && second)
-    await a.acquire([brief, first, second])
+    await a.acquire([brief, first, second], newCall())
     const isOver = async (): Promise<boolean> => (await admin.exists(`lock:${brief.lockName}`)) === 0
     await until(isOver, patience('the lease to end'))
     await called()
-    assert.equal((await only(a.acquire([second]))).granted, true)
+    assert.equal((await only(a.acquire([second], newCall()))).granted, true)
     await publishesLast('a request that finds another waiter’s turn to have come')
   })
 
@@ -176,7 +177,7 @@ describe.concurrent('redis: grants', () => {
     const { held, waits, heardOn } = await heldAndWaitedFor(server, b, b)
     assert.equal(await only(a.release([held])), true)
     assert.deepEqual(await heardOn(server), [])
-    assert.equal((await only(b.acquire([waits]))).granted, true)
+    assert.equal((await only(b.acquire([waits], newCall()))).granted, true)
   })
 
   it('if the user may not run PUBSUB, no waiter counts as gone', async () => {
@@ -186,8 +187,8 @@ describe.concurrent('redis: grants', () => {
     await shy.call('AUTH', 'shy', 'any')
     const [a, b] = [redisDriver({ client: shy }), redisDriver({ client: openIoredis(server.port) })]
     const { held, waits, heardOn } = await heldAndWaitedFor(server, b, b)
-    const behind = claim({ lockName: held.lockName, waitMs: 60_000 })
-    await b.acquire([behind])
+    const behind = claim({ lockName: held.lockName, waiterTtlMs: 60_000 })
+    await b.acquire([behind], newCall())
     assert.equal(await only(a.release([held])), true)
     assert.deepEqual(await heardOn(server), [await tokenOf(b, waits)])
     // The waiter is gone, but the client cannot know it.
@@ -201,10 +202,10 @@ describe.concurrent('redis: grants', () => {
 /** A lock on `server` that one driver holds and another, which listens, waits for. */
 async function heldAndWaitedFor(server: Server, a: Driver, b: Driver) {
   const held = claim()
-  const waits = claim({ lockName: held.lockName, waitMs: 60_000 })
+  const waits = claim({ lockName: held.lockName, waiterTtlMs: 60_000 })
   const { grants, wakes } = await listenOn(b)
-  assert.equal((await only(a.acquire([held]))).granted, true)
-  assert.equal((await only(b.acquire([waits]))).granted, false)
+  assert.equal((await only(a.acquire([held], newCall()))).granted, true)
+  assert.equal((await only(b.acquire([waits], newCall()))).granted, false)
   const places = await openIoredis(server.port).hvals(lockKeys('lock:', held.lockName).data)
   const channel = /"(holdfast:wake:[^"]+)"/.exec(places.join())?.[1] ?? ''
   /** The tokens of the grants that the waiter has received, after everything that was published there up to now. */
@@ -221,8 +222,8 @@ async function listenOn(driver: Driver) {
   const grants: number[] = []
   const wakes: string[] = []
   await driver.listen?.({
-    wake: (_, claimId) => wakes.push(claimId ?? ''),
-    granted: (_, { fencingToken }) => grants.push(fencingToken),
+    wake: (target) => void wakes.push('claimId' in target ? target.claimId : ''),
+    granted: (_, { fencingToken }) => void grants.push(fencingToken),
     lost() {},
     disconnected() {},
   })
@@ -280,7 +281,7 @@ async function openNodeRedis(port: number): Promise<RedisClient & { duplicate: (
 
 function claim(changes: Partial<Claim> = {}): Claim {
   const claimId = `claim ${++counter} of ${process.pid}`
-  const plain = { mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0 } as const
+  const plain = { mode: 'exclusive', permits: 1, ttlMs: 60_000, waiterTtlMs: 0 } as const
   return { lockName: `grants:${counter}`, claimId, holderId: 'h', ...plain, ...changes }
 }
 

@@ -4,6 +4,7 @@ import { afterAll, describe, it } from 'vitest'
 import type { Claim, Driver } from '../../../src/core/driver.ts'
 import { redisDriver } from '../../../src/drivers/redis.ts'
 import { DistributedLock } from '../../../src/index.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { type Server, startRedis } from '../../harness/servers.ts'
 
 /** Groups on a server that cannot write, and beside other clients on the same keys. */
@@ -27,13 +28,13 @@ describe('redis: groups', () => {
       for (const others of [[], [await waitedFor(driver)]]) {
         await admin.config('SET', setting, '1')
         const members = groupOn('a', 'b', 'c')
-        const answers = await driver.acquire([...members, ...others]).catch((error: Error) => [error])
+        const answers = await driver.acquire([...members, ...others], newCall()).catch((error: Error) => [error])
         await admin.config('SET', setting, '0')
         // After a delete, a server that is out of memory accepts all writes of a script.
         if (answers.slice(0, 3).every(isGranted) && others.length > 0 && code === 'OOM') continue
         assert.match(String(answers[0]), new RegExp(code))
         for (const { lockName } of members) assert.equal(await admin.exists(`lock:${lockName}`), 0, lockName)
-        assert.deepEqual((await driver.acquire(members)).map(isGranted), [true, true, true])
+        assert.deepEqual((await driver.acquire(members, newCall())).map(isGranted), [true, true, true])
         await driver.release(members)
       }
       await driver.close()
@@ -44,7 +45,7 @@ describe('redis: groups', () => {
     await using server = await startRedis()
     const replicas = { count: 1, timeoutSeconds: 0.05 }
     const driver = redisDriver({ client: open(server), replicas, onWarning() {} })
-    const answers = await driver.acquire(groupOn('a', 'b'))
+    const answers = await driver.acquire(groupOn('a', 'b'), newCall())
     assert.ok(answers.every((answer) => answer instanceof Error && /0 of 1 replicas/.test(answer.message)))
     const lock = new DistributedLock({ driver })
     await assert.rejects(
@@ -60,7 +61,7 @@ describe('redis: groups', () => {
     await using server = await startRedis()
     const [admin, driver] = [open(server), redisDriver({ client: open(server), prefix: '', onWarning() {} })]
     const [other] = groupOn('other') as [Claim]
-    const answers = await driver.acquire([other, ...groupOn('a', 'holdfast:token', 'b')])
+    const answers = await driver.acquire([other, ...groupOn('a', 'holdfast:token', 'b')], newCall())
     assert.deepEqual(answers.map(isGranted), [true, false, false, false])
     assert.ok(answers.slice(1).every((answer) => answer instanceof Error))
     assert.deepEqual(await Promise.all(['a', 'b'].map((name) => admin.exists(name))), [0, 0])
@@ -76,7 +77,7 @@ describe('redis: groups', () => {
       ['theirs', 'another client'],
       ['list', undefined],
     ] as const) {
-      const answers = await driver.acquire(groupOn('a', theirs, 'b'))
+      const answers = await driver.acquire(groupOn('a', theirs, 'b'), newCall())
       assert.deepEqual(
         answers.map((answer) => 'granted' in answer && !answer.granted && (answer.holder?.holderId ?? answer.free)),
         [true, holder, true],
@@ -93,7 +94,7 @@ describe('redis: groups', () => {
     await using server = await startRedis()
     const driver = redisDriver({ client: open(server), onWarning() {} })
     for (const others of [[], [await waitedFor(driver)]]) {
-      const answers = await driver.acquire([...others, ...groupOn('a', 'b', 'a')])
+      const answers = await driver.acquire([...others, ...groupOn('a', 'b', 'a')], newCall())
       assert.ok(!answers.some(isGranted))
     }
     await driver.close()
@@ -114,7 +115,7 @@ function groupOn(...names: readonly string[]): Claim[] {
     mode: 'exclusive',
     permits: 1,
     ttlMs: 60_000,
-    waitMs: 0,
+    waiterTtlMs: 0,
     group: `g${counter}`,
   } as const
   return names.map((lockName, at) => ({ lockName, claimId: `${counter}.${at}`, ...terms }))
@@ -124,7 +125,7 @@ function groupOn(...names: readonly string[]): Claim[] {
 async function waitedFor(driver: Driver): Promise<Claim> {
   const [claim] = groupOn('waited for') as [Claim]
   const { group: _, ...alone } = claim
-  await driver.acquire([alone, { ...alone, claimId: `${alone.claimId} waits`, waitMs: 60_000 }])
+  await driver.acquire([alone, { ...alone, claimId: `${alone.claimId} waits`, waiterTtlMs: 60_000 }], newCall())
   return { ...alone, claimId: `${alone.claimId} asks` }
 }
 

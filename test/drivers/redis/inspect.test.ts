@@ -5,6 +5,7 @@ import type { Claim, Driver, InspectPage, InspectQuery, LeaseRecord } from '../.
 import { redisDriver } from '../../../src/drivers/redis.ts'
 import { redlockDriver } from '../../../src/drivers/redlock.ts'
 import { DistributedLock } from '../../../src/index.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 
 /** How many entries one call of the script may read. */
 const MOST = 500
@@ -33,9 +34,9 @@ afterAll(async () => {
 describe('redis: a lock with a long queue or many readers', () => {
   it('is returned in pages, in order, and no call reads more than 500 entries', async () => {
     const lockName = name()
-    await driver.acquire([claim(lockName)])
-    const waiting = claims(1_300, lockName, { waitMs: 60_000 })
-    await driver.acquire(waiting)
+    await driver.acquire([claim(lockName)], newCall())
+    const waiting = claims(1_300, lockName, { waiterTtlMs: 60_000 })
+    await driver.acquire(waiting, newCall())
     replies.length = 0
     for (const query of [{ lockName }, { prefix: lockName }, { prefix: lockName, pageSize: 1 }]) {
       const pages = await pagesOf(query)
@@ -51,10 +52,13 @@ describe('redis: a lock with a long queue or many readers', () => {
     const readers = claims(1_300, lockName, { mode: 'shared' })
     // Some end together, some do not.
     for (let at = 0; at < readers.length; at += 100) {
-      await driver.acquire(readers.slice(at, at + 100).map((each, index) => ({ ...each, ttlMs: 60_000 + (index % 3) })))
+      await driver.acquire(
+        readers.slice(at, at + 100).map((each, index) => ({ ...each, ttlMs: 60_000 + (index % 3) })),
+        newCall(),
+      )
     }
-    const waiting = claims(700, lockName, { waitMs: 60_000 })
-    await driver.acquire(waiting)
+    const waiting = claims(700, lockName, { waiterTtlMs: 60_000 })
+    await driver.acquire(waiting, newCall())
     const pages = await pagesOf({ lockName })
     assert.deepEqual(idsOf(pages.flatMap(({ leases }) => leases)).sort(), idsOf(readers).sort())
     assert.deepEqual(idsOf(pages.flatMap(({ waiters }) => waiters)), idsOf(waiting))
@@ -65,7 +69,7 @@ describe('redis: a lock with a long queue or many readers', () => {
   it('skips no reader that is renewed between two pages', async () => {
     const lockName = name()
     const readers = claims(1_200, lockName, { mode: 'shared' })
-    const answers = await driver.acquire(readers)
+    const answers = await driver.acquire(readers, newCall())
     const tokens = answers.map((answer) => ('granted' in answer && answer.granted ? answer.fencingToken : 0))
     const seen = new Set<string>()
     let after: string | undefined
@@ -85,9 +89,9 @@ describe('redis: a lock with a long queue or many readers', () => {
 
   it('returns the waiters that are left when others leave the queue between two pages', async () => {
     const lockName = name()
-    await driver.acquire([claim(lockName)])
-    const waiting = claims(1_200, lockName, { waitMs: 60_000 })
-    await driver.acquire(waiting)
+    await driver.acquire([claim(lockName)], newCall())
+    const waiting = claims(1_200, lockName, { waiterTtlMs: 60_000 })
+    await driver.acquire(waiting, newCall())
     const first = await driver.inspect({ lockName })
     await driver.release(waiting.slice(100, 600))
     const rest = await pagesOf({ lockName, ...(first.next !== undefined && { after: first.next }) })
@@ -103,10 +107,10 @@ describe('redis: a lock with a long queue or many readers', () => {
     const prefix = name()
     const names = Array.from({ length: 40 }, (_, at) => `${prefix}:${at}`)
     for (const lockName of names) {
-      await driver.acquire([claim(lockName), ...claims(29, lockName, { waitMs: 60_000 })])
+      await driver.acquire([claim(lockName), ...claims(29, lockName, { waiterTtlMs: 60_000 })], newCall())
     }
     const large = `${prefix}:large`
-    await driver.acquire([claim(large), ...claims(600, large, { waitMs: 60_000 })])
+    await driver.acquire([claim(large), ...claims(600, large, { waiterTtlMs: 60_000 })], newCall())
     const pages = await pagesOf({ prefix })
     const pagesWith = new Map<string, number>()
     for (const { leases, waiters } of pages) {
@@ -122,7 +126,7 @@ describe('redis: a lock with a long queue or many readers', () => {
   it('is released by force completely, and all its holders are named', async () => {
     const lockName = name()
     const readers = claims(1_100, lockName, { mode: 'shared' })
-    await driver.acquire(readers)
+    await driver.acquire(readers, newCall())
     await using lock = new DistributedLock({ driver })
     const released = await lock.forceRelease(lockName, { by: 'a test' })
     assert.equal(released.length, readers.length)
@@ -137,8 +141,8 @@ describe('redis: a lock with a long queue or many readers', () => {
       nodeTimeoutSeconds: 10,
     })
     const readers = claims(1_100, lockName, { mode: 'shared' })
-    await redlock.acquire(readers)
-    await redlock.acquire([claim(`${lockName}:other`)])
+    await redlock.acquire(readers, newCall())
+    await redlock.acquire([claim(`${lockName}:other`)], newCall())
     for (const query of [{ lockName }, { prefix: lockName }]) {
       const leases = (await pagesOf(query, redlock)).flatMap((page) => page.leases)
       const ofName = leases.filter((lease: LeaseRecord) => lease.lockName === lockName)
@@ -173,7 +177,7 @@ const name = (): string => `inspect:${process.pid}:${++counter}`
 
 function claim(lockName: string, changes: Partial<Claim> = {}): Claim {
   const claimId = `claim ${++counter} of ${process.pid}`
-  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0, ...changes }
+  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waiterTtlMs: 0, ...changes }
 }
 
 const claims = (count: number, lockName: string, changes: Partial<Claim>): Claim[] =>

@@ -82,7 +82,7 @@ const GRANTS = `
       while (granted < wanted) {
         const list = Array.from({ length: 20 }, (_, name) => ({
           lockName: 'name ' + name, claimId: process.pid + '.' + ++claims, holderId: 'h',
-          mode: 'exclusive', permits: 1, ttlMs: 10_000, waitMs: 0,
+          mode: 'exclusive', permits: 1, ttlMs: 10_000, waiterTtlMs: 0,
         })).sort(() => Math.random() - 0.5)
         const answers = await driver.acquire(list).catch(() => [])
         const all = list.map((claim, at) => ({ ...claim, fencingToken: answers[at]?.fencingToken }))

@@ -10,7 +10,7 @@ import { lockNameIn } from '../../../src/drivers/redlock/release-broadcast.ts'
 
 const claim: Claim = {
   ...{ lockName: 'name', claimId: 'c', holderId: 'h', mode: 'exclusive', permits: 1 },
-  ...{ ttlMs: 500, waitMs: 0 },
+  ...{ ttlMs: 500, waiterTtlMs: 0 },
 }
 
 describe('redis: a reply that no script sends is an error, never a grant or a mark', () => {

@@ -5,6 +5,7 @@ import type { Claim, Driver } from '../../../src/core/driver.ts'
 import { redisDriver } from '../../../src/drivers/redis.ts'
 import { redlockDriver } from '../../../src/drivers/redlock.ts'
 import { DistributedLock } from '../../../src/index.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 
 /** The driver's own keys begin with `holdfast:`. With an empty or shorter prefix, a lock name can reach them. */
 const NAMES: readonly (readonly [prefix: string, lockName: string])[] = [
@@ -40,8 +41,13 @@ describe('redis: keys of our own', () => {
     async (prefix, bad) => {
       const { sent, client } = watched()
       const driver = redisDriver({ client, prefix, onWarning() {} })
-      const list = [claim(`good ${prefix}`), claim(bad), claim(bad, { mode: 'shared' }), claim(bad, { steal: true })]
-      const [granted, ...refused] = await driver.acquire(list)
+      const list = [
+        claim(`good ${prefix}`),
+        claim(bad),
+        claim(bad, { mode: 'shared' }),
+        claim(bad, { forceUpTo: Number.MAX_SAFE_INTEGER }),
+      ]
+      const [granted, ...refused] = await driver.acquire(list, newCall())
       assert.ok(granted && 'granted' in granted && granted.granted, String(granted))
       for (const answer of refused) assertRefused(answer)
       const { fencingToken } = granted
@@ -86,7 +92,7 @@ describe('redis: keys of our own', () => {
     async (prefix) => {
       const driver = redisDriver({ client: own, prefix, onWarning() {} })
       const held = claim(`job ${prefix}`)
-      await driver.acquire([held, claim(held.lockName, { waitMs: 60_000 })])
+      await driver.acquire([held, claim(held.lockName, { waiterTtlMs: 60_000 })], newCall())
       assert.ok((await own.keys('holdfast:*')).length >= 3)
       const { leases, waiters } = await driver.inspect({})
       assert.deepEqual([...new Set([...leases, ...waiters].map(({ lockName }) => lockName))], [held.lockName])
@@ -118,5 +124,5 @@ function assertRefused(answer: unknown): void {
 
 function claim(lockName: string, changes: Partial<Claim> = {}): Claim {
   const claimId = `claim ${++counter} of ${process.pid}`
-  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0, ...changes }
+  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waiterTtlMs: 0, ...changes }
 }

@@ -2,6 +2,7 @@ import { Redis } from 'ioredis'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { Claim, Driver, Renewal } from '../../../src/core/driver.ts'
 import { type RedisFence, redisDriver, redisFence } from '../../../src/drivers/redis.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { freePort } from '../../harness/ports.ts'
 import { type Server, startRedis } from '../../harness/servers.ts'
 import { askRedis } from '../../harness/wire.ts'
@@ -19,7 +20,7 @@ beforeAll(async () => {
   client = new Redis(server.port, '127.0.0.1')
   driver = redisDriver({ client, onWarning() {} })
   fence = redisFence({ client })
-  for (const waitMs of [0, 60_000]) await driver.acquire([{ ...claimOf('held'), waitMs }])
+  for (const waiterTtlMs of [0, 60_000]) await driver.acquire([{ ...claimOf('held'), waiterTtlMs }], newCall())
   await fence.accept('resource', 7)
   // A replica keeps its data until it has reached its master.
   await askRedis(server, 'REPLICAOF', '127.0.0.1', await freePort())
@@ -47,7 +48,7 @@ describe('redis: a replica without the newest writes', () => {
   })
 
   it('does not refuse a claim', async () => {
-    await expect(driver.acquire([claimOf('held')])).rejects.toThrow('READONLY')
+    await expect(driver.acquire([claimOf('held')], newCall())).rejects.toThrow('READONLY')
   })
 
   it('does not accept a fencing token', async () => {
@@ -61,5 +62,5 @@ let counter = 0
 
 function claimOf(lockName: string): Claim {
   const claimId = `claim ${++counter} of ${process.pid}`
-  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0 }
+  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waiterTtlMs: 0 }
 }

@@ -2,12 +2,13 @@ import assert from 'node:assert/strict'
 import { Redis } from 'ioredis'
 import { createClient, createSentinel } from 'redis'
 import { afterAll, describe, it } from 'vitest'
-import type { AcquireAnswer, Claim, Driver, Grant } from '../../../src/core/driver.ts'
+import type { AcquireAnswer, Claim, Driver, DriverListener, Grant } from '../../../src/core/driver.ts'
 import { systemClock } from '../../../src/core/time/clock.ts'
 import { connectionOf } from '../../../src/drivers/redis/client.ts'
-import { MasterWatch } from '../../../src/drivers/redis/master-watch.ts'
+import { MasterWatch } from '../../../src/drivers/redis/connection.ts'
 import { openRedis, type RedisClient, type RedisWarning, redisDriver, redisFence } from '../../../src/drivers/redis.ts'
 import { DistributedLock } from '../../../src/index.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { until } from '../../harness/processes.ts'
 import { type FaultProxy, startProxy } from '../../harness/proxy.ts'
 import { type RedisSentinel, type Server, startRedis, startRedisSentinel } from '../../harness/servers.ts'
@@ -64,13 +65,13 @@ describe.concurrent('redis with replicas', () => {
     const driver = redisDriver({ client: slow, replicas: { count: 1, timeoutSeconds: 0.3 } })
     const direct = redisDriver({ client: client(pair.master) })
     const told: string[] = []
-    const wake = (_: string, claimId = ''): unknown => told.push(claimId)
+    const wake: DriverListener['wake'] = (target) => void told.push(JSON.stringify(target))
     await driver.listen?.({ wake, granted() {}, lost() {}, disconnected: assert.fail })
-    const [holds, waits] = [claim('order'), { ...claim('order'), waitMs: 20_000 }]
-    await only(direct.acquire([holds]))
+    const [holds, waits] = [claim('order'), { ...claim('order'), waiterTtlMs: 20_000 }]
+    await only(direct.acquire([holds], newCall()))
     await slow.ping() // until it is connected
     proxy.hold('toClient')
-    const answer = driver.acquire([waits])
+    const answer = driver.acquire([waits], newCall())
     const queued = async (): Promise<boolean> => (await direct.inspect({ lockName: 'order' })).waiters.length === 1
     await until(queued, patience('the waiter'))
     await until(() => isInStep(pair.master), patience('the replica to have confirmed the waiter'))
@@ -80,7 +81,7 @@ describe.concurrent('redis with replicas', () => {
     await until(() => told.length > 0, patience('the message'))
     proxy.release('toClient')
     assert.equal((await only(answer)).granted, false)
-    await assert.rejects(only(driver.acquire([waits])), /0 of 1 replicas confirmed the lease/)
+    await assert.rejects(only(driver.acquire([waits], newCall())), /0 of 1 replicas confirmed the lease/)
     await driver.close()
   })
 
@@ -93,9 +94,9 @@ describe.concurrent('redis with replicas', () => {
       const { front, master, promoted } = scene
       const driver = redisDriver({ client: await open(front), replicas: { count: 1, timeoutSeconds: 10 } })
       const held = claim('order')
-      await only(driver.acquire([claim('before')]))
+      await only(driver.acquire([claim('before')], newCall()))
       scene.cutOff()
-      const answer = driver.acquire([held]).then(([one]) => one, asError)
+      const answer = driver.acquire([held], newCall()).then(([one]) => one, asError)
       const waits = async (): Promise<boolean> => String(await ask(master, 'CLIENT', 'LIST')).includes(' cmd=wait ')
       await until(waits, patience('WAIT to be under way'))
       await scene.failOver()
@@ -107,10 +108,10 @@ describe.concurrent('redis with replicas', () => {
       const { front, master, promoted } = scene
       const driver = redisDriver({ client: await open(front), replicas: { count: 1, timeoutSeconds: 10 } })
       const held = claim('order')
-      await only(driver.acquire([claim('before')]))
+      await only(driver.acquire([claim('before')], newCall()))
       scene.cutOff()
       front.hold('toClient')
-      const answer = driver.acquire([held]).then(([one]) => one, asError)
+      const answer = driver.acquire([held], newCall()).then(([one]) => one, asError)
       const granted = async (): Promise<boolean> => (await ask(master, 'EXISTS', 'lock:order')) === 1
       await until(granted, patience('the grant'))
       await scene.failOver()
@@ -214,7 +215,7 @@ describe.concurrent('redis with replicas', () => {
       await until(() => isSubscribed(scene.master), patience('the waiter to listen'))
       await scene.demote()
       const takes = async (): Promise<boolean> => {
-        const [answer] = await driver.acquire([claim(`more ${++counter}`)]).catch((error: Error) => [error])
+        const [answer] = await driver.acquire([claim(`more ${++counter}`)], newCall()).catch((error: Error) => [error])
         if (!(answer instanceof Error)) return true
         assert.match(answer.message, /READONLY|closed|connection/i)
         return false
@@ -229,7 +230,11 @@ describe.concurrent('redis with replicas', () => {
   }
 
   for (const [what, write] of [
-    ['leases', (driver) => driver.acquire([claim('taken'), claim(`more ${++counter}`)]) as Promise<readonly unknown[]>],
+    [
+      'leases',
+      (driver) =>
+        driver.acquire([claim('taken'), claim(`more ${++counter}`)], newCall()) as Promise<readonly unknown[]>,
+    ],
     [
       'rates',
       async (driver) => driver.consume?.([rate('taken'), rate(`more ${++counter}`)]) as Promise<readonly unknown[]>,
@@ -255,19 +260,19 @@ describe.concurrent('redis with replicas', () => {
   for (const [what, changes] of [
     ['refused', {}],
     ['refused where others wait', { mode: 'shared' }],
-    ['queued', { waitMs: 60_000 }],
+    ['queued', { waiterTtlMs: 60_000 }],
   ] satisfies [string, Partial<Claim>][]) {
     it(`a client that was only ever ${what} leaves a demoted master`, async () => {
       await using scene = await startFailover()
       const { front, master } = scene
       const holder = redisDriver({ client: client(master) })
       await grantFrom(holder, claim('order'))
-      if (what.endsWith('wait')) await holder.acquire([{ ...claim('order'), waitMs: 60_000 }])
+      if (what.endsWith('wait')) await holder.acquire([{ ...claim('order'), waiterTtlMs: 60_000 }], newCall())
       const driver = redisDriver({ client: await openAt(front) })
-      assert.equal((await only(driver.acquire([{ ...claim('order'), ...changes }]))).granted, false)
+      assert.equal((await only(driver.acquire([{ ...claim('order'), ...changes }], newCall()))).granted, false)
       await scene.demote()
       const takes = async (): Promise<boolean> => {
-        const [answer] = await driver.acquire([claim(`more ${++counter}`)]).catch((error: Error) => [error])
+        const [answer] = await driver.acquire([claim(`more ${++counter}`)], newCall()).catch((error: Error) => [error])
         return !(answer instanceof Error)
       }
       await until(takes, { ...patience('the driver to reach the new master'), timeoutMs: 10_000 })
@@ -280,11 +285,14 @@ describe.concurrent('redis with replicas', () => {
     const { master, replica } = pair
     const holder = redisDriver({ client: client(master) })
     await grantFrom(holder, claim('order'))
-    await holder.acquire([{ ...claim('order'), waitMs: 60_000 }])
+    await holder.acquire([{ ...claim('order'), waiterTtlMs: 60_000 }], newCall())
     await until(() => isInStep(master), patience('the replica to have all'))
     const driver = redisDriver({ client: client(replica), onWarning: () => {} })
     for (const mode of ['exclusive', 'shared'] as const) {
-      await assert.rejects(only(driver.acquire([{ ...claim('order'), mode }])), /READONLY.*connect to the master/s)
+      await assert.rejects(
+        only(driver.acquire([{ ...claim('order'), mode }], newCall())),
+        /READONLY.*connect to the master/s,
+      )
     }
   })
 
@@ -299,7 +307,7 @@ describe.concurrent('redis with replicas', () => {
       const driver = redisDriver({ client: own, onWarning: () => {} })
       const id = await idOf()
       for (let round = 0; round < 3; round += 1) {
-        await assert.rejects(only(driver.acquire([claim('order')])), /READONLY.*connect to the master/s)
+        await assert.rejects(only(driver.acquire([claim('order')], newCall())), /READONLY.*connect to the master/s)
       }
       assert.equal(await idOf(), id)
     })
@@ -342,7 +350,7 @@ describe.concurrent('redis with replicas', () => {
     const warnings: RedisWarning[] = []
     const driver = redisDriver({ client: client(pair.replica), onWarning: (warning) => warnings.push(warning) })
     await assert.rejects(
-      only(driver.acquire([claim('order')])),
+      only(driver.acquire([claim('order')], newCall())),
       /READONLY.*connect to the master, or through Sentinel/s,
     )
     await until(() => warnings.length > 0, patience('the warning'))
@@ -418,7 +426,7 @@ async function assertNotHeldTwice(
   held: Claim,
   answer: AcquireAnswer | Error | undefined,
 ): Promise<void> {
-  const rival = await only(redisDriver({ client: client(master) }).acquire([claim(held.lockName)]))
+  const rival = await only(redisDriver({ client: client(master) }).acquire([claim(held.lockName)], newCall()))
   const isHeld = answer !== undefined && 'granted' in answer && answer.granted
   assert.ok(!(isHeld && rival.granted), `two holders: ${JSON.stringify(answer)} and ${JSON.stringify(rival)}`)
 }
@@ -518,7 +526,7 @@ function client({ port }: Pick<Server, 'port'>): Redis {
 
 function claim(lockName: string): Claim {
   const claimId = `claim ${++counter} of ${process.pid}`
-  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0 }
+  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waiterTtlMs: 0 }
 }
 
 async function only<Answer>(answers: Promise<readonly (Answer | Error)[]>): Promise<Answer> {
@@ -531,7 +539,7 @@ const grantOn = (server: Server, lockName: string): Promise<Grant> =>
   grantFrom(redisDriver({ client: client(server), onWarning: () => {} }), claim(lockName))
 
 async function grantFrom(driver: Driver, of: Claim): Promise<Grant> {
-  const answer = await only(driver.acquire([of]))
+  const answer = await only(driver.acquire([of], newCall()))
   assert.ok(answer.granted)
   return answer
 }

@@ -10,6 +10,7 @@ import { type RedisClient, type RedisDriver, redisDriver, redisFence } from '../
 import { redlockDriver } from '../../../src/drivers/redlock.ts'
 import { DistributedLock } from '../../../src/index.ts'
 import { LeaderElection } from '../../../src/primitives/election/leader-election.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { until } from '../../harness/processes.ts'
 import { startProxy } from '../../harness/proxy.ts'
 import { ask, claim, granted, name, patience, shared } from '../../harness/redis-server.ts'
@@ -87,7 +88,7 @@ describe('redis: the rights that the docs give', () => {
     )
     const [a, b] = drivers as [Driver, Driver]
     const held = claim({ ttlMs: 1_000 })
-    const take = async () => (await a.acquire([held]))[0]
+    const take = async () => (await a.acquire([held], newCall()))[0]
     let grant = await take()
     await until(async () => {
       grant = await take()
@@ -136,8 +137,9 @@ describe('redis: the rights that the docs give', () => {
       const rules = APP.split(' ').filter((rule) => rule !== left)
       const user = await userOn([shared], rules.join(' '))
       const driver = plainDriver(await openIoredis(shared, user))
-      const [held, waiting] = [claim(), claim({ waitMs: 5_000 })]
-      for (const each of [held, { ...waiting, lockName: held.lockName }]) await driver.acquire([each]).catch(() => {})
+      const [held, waiting] = [claim(), claim({ waiterTtlMs: 5_000 })]
+      for (const each of [held, { ...waiting, lockName: held.lockName }])
+        await driver.acquire([each], newCall()).catch(() => {})
       await driver.listen?.(SILENT).catch(() => {})
       assert.notDeepEqual(await deniedOn([shared], user), [])
     })
@@ -147,7 +149,7 @@ describe('redis: the rights that the docs give', () => {
     const user = await userOn([shared], APP.replace('~lock:*', '~lock:{app}*'))
     const driver = redisDriver({ client: await openIoredis(shared, user) })
     const claims = [claim({ lockName: '{app}1' }), claim({ lockName: '{others}2' }), claim({ lockName: '{app}3' })]
-    const answers = await driver.acquire(claims)
+    const answers = await driver.acquire(claims, newCall())
     const [first, refused, third] = answers
     assert.ok(first && 'granted' in first && first.granted, String(first))
     assert.ok(refused instanceof Error)
@@ -170,10 +172,10 @@ describe('redis: the rights that the docs give', () => {
       names.map((lockName) => ({ ...claim({ lockName }), group: id }))
     const members = group('first', '{app}group 1', '{others}group', '{app}group 2')
     const whole = group('second', '{app}group 3', '{app}group 4')
-    const answers = await driver.acquire([...members, claim({ lockName: '{app}alone' }), ...whole])
+    const answers = await driver.acquire([...members, claim({ lockName: '{app}alone' }), ...whole], newCall())
     for (const answer of answers.slice(0, 3)) assert.match(String(answer), /NOPERM/)
     for (const answer of answers.slice(3)) assert.ok('granted' in answer && answer.granted)
-    await assert.rejects(driver.acquire(members), /NOPERM/)
+    await assert.rejects(driver.acquire(members, newCall()), /NOPERM/)
     for (const lockName of ['{app}group 1', '{app}group 2']) {
       assert.deepEqual((await driver.inspect({ lockName })).leases, [])
     }
@@ -222,7 +224,7 @@ describe('redis: the rights that the docs give', () => {
     const driver = plainDriver(await openIoredis(shared, await userOn([shared], APP)))
     const held = claim()
     await granted(driver, held)
-    await ask(driver, claim({ lockName: held.lockName, waitMs: 60_000 }))
+    await ask(driver, claim({ lockName: held.lockName, waiterTtlMs: 60_000 }))
     const { plain, data, order } = lockKeys('lock:', held.lockName)
     // Without the right to INFO, the ready check of the client would fail.
     const user = await userOn([shared], MONITOR)
@@ -248,7 +250,7 @@ describe('redis: the rights that the docs give', () => {
   })
 })
 
-/** Every operation of the driver: acquire, wait, wake, renew, release, steal, rates, inspect, fences. */
+/** Every operation of the driver: acquire, wait, wake, renew, release, force, rates, inspect, fences. */
 async function useAll([mine, another]: readonly [RedisClient, RedisClient]): Promise<void> {
   const [a, b] = [plainDriver(mine), plainDriver(another)]
   const [first, second] = [new DistributedLock({ driver: a, ...WOKEN }), new DistributedLock({ driver: b, ...WOKEN })]
@@ -260,22 +262,22 @@ async function useAll([mine, another]: readonly [RedisClient, RedisClient]): Pro
   await untilWaiting(a, lockName)
   assert.equal(await held.extend(30), true)
   await held.release()
-  const robbed = await handed
+  const ended = await handed
 
-  // The lock is stolen, and its holder is notified. On a Cluster it learns of it with the next renewal.
+  // The lock is force-released, and its holder is notified. On a Cluster it learns of it with the next renewal.
   let heard = false
   const stop = await b.listen?.({ ...SILENT, lost: () => (heard = true) })
   await first.forceRelease(lockName, { by: 'an operator' })
-  await until(() => heard || !b.capabilities.groups, patience('the message of the theft'))
+  await until(() => heard || !b.capabilities.groups, patience('the message of the forced release'))
   await stop?.()
-  assert.equal(await robbed.release(), false)
+  assert.equal(await ended.release(), false)
 
   // Readers and permits, and a writer that waits for them.
   const shared = [claim({ mode: 'shared', limit: 2 }), claim({ mode: 'shared' })] as const
   for (const each of shared) {
     const { fencingToken } = await granted(a, each)
     assert.deepEqual(await a.renew([{ ...each, fencingToken }]), ['renewed'])
-    assert.equal((await ask(b, claim({ lockName: each.lockName, waitMs: 60_000 }))).granted, false)
+    assert.equal((await ask(b, claim({ lockName: each.lockName, waiterTtlMs: 60_000 }))).granted, false)
     assert.deepEqual(await a.release([{ ...each, fencingToken }]), [true])
   }
 

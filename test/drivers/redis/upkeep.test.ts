@@ -4,6 +4,7 @@ import { describe, it } from 'vitest'
 import type { Driver } from '../../../src/core/driver.ts'
 import { COUNTER, lockKeys } from '../../../src/drivers/redis/keys.ts'
 import { redisDriver } from '../../../src/drivers/redis.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { until } from '../../harness/processes.ts'
 import {
   ask,
@@ -49,20 +50,20 @@ describe('redis: upkeep', () => {
     assert.ok(handed.fencingToken > fencingToken, `${handed.fencingToken} after ${fencingToken}`)
   })
 
-  it('a lock can be stolen on a server that is out of memory', async () => {
+  it('a lock can be taken by force on a server that is out of memory', async () => {
     await using server = await startRedis()
     const driver = driverOn(server.port)
     const { holder } = await heldAndWaitedFor(driver, server.port)
     await client(server.port).config('SET', 'maxmemory', '1')
-    const thief = claim({ lockName: holder.lockName, steal: true })
-    await granted(driver, thief)
-    assert.deepEqual(await driver.release([thief]), [true])
+    const taker = claim({ lockName: holder.lockName, forceUpTo: Number.MAX_SAFE_INTEGER })
+    await granted(driver, taker)
+    assert.deepEqual(await driver.release([taker]), [true])
   })
 
   it('the same lease twice in one list is granted, renewed and released once', async () => {
     const driver = driverOn(shared.port)
     const [one, other] = [claim(), claim()]
-    const [first, second, again] = await driver.acquire([one, other, one])
+    const [first, second, again] = await driver.acquire([one, other, one], newCall())
     assert.deepEqual(again, first)
     assert.notDeepEqual(second, first)
     assert.deepEqual(await driver.release([one, other, one]), [true, true, false])
@@ -74,9 +75,9 @@ describe('redis: upkeep', () => {
     const lockName = name()
     const holder = claim({ lockName })
     await granted(driver, holder)
-    const dead = Array.from({ length: 700 }, () => claim({ lockName, waitMs: 500 }))
-    await driver.acquire(dead)
-    const patient = claim({ lockName, waitMs: 60_000 })
+    const dead = Array.from({ length: 700 }, () => claim({ lockName, waiterTtlMs: 500 }))
+    await driver.acquire(dead, newCall())
+    const patient = claim({ lockName, waiterTtlMs: 60_000 })
     assert.equal((await ask(driver, patient)).granted, false)
     await sleep(510) // until their places have expired
     assert.deepEqual(await driver.release([holder]), [true])
@@ -95,7 +96,10 @@ describe('redis: upkeep', () => {
     const lockName = name()
     const holder = claim({ lockName })
     await granted(driver, holder)
-    await driver.acquire(Array.from({ length: 256 }, () => claim({ lockName, waitMs: 50 })))
+    await driver.acquire(
+      Array.from({ length: 256 }, () => claim({ lockName, waiterTtlMs: 50 })),
+      newCall(),
+    )
     await sleep(60) // until their places have expired
     assert.deepEqual(await driver.release([holder]), [true])
     assert.deepEqual(await client(shared.port).keys(`*${lockName}*`), [])
@@ -119,7 +123,7 @@ describe('redis: upkeep', () => {
 })
 
 /** A held lock with waiters that were subscribed and are no longer. */
-async function behindTheGone(count: number, waitMs: (at: number) => number) {
+async function behindTheGone(count: number, waiterTtlMs: (at: number) => number) {
   const driver = driverOn(shared.port)
   const lockName = name()
   const holder = claim({ lockName })
@@ -127,7 +131,10 @@ async function behindTheGone(count: number, waitMs: (at: number) => number) {
   const gone = driverOn(shared.port)
   const stop = await gone.listen?.({ wake() {}, granted() {}, lost() {}, disconnected() {} })
   const [channel] = (await client(shared.port).call('PUBSUB', 'CHANNELS', 'holdfast:wake:*')) as [string]
-  await gone.acquire(Array.from({ length: count }, (_, at) => claim({ lockName, waitMs: waitMs(at) })))
+  await gone.acquire(
+    Array.from({ length: count }, (_, at) => claim({ lockName, waiterTtlMs: waiterTtlMs(at) })),
+    newCall(),
+  )
   await stop?.()
   const isSeen = async (): Promise<boolean> => {
     const [, hearing] = (await client(shared.port).call('PUBSUB', 'NUMSUB', channel)) as [string, number]
@@ -140,7 +147,7 @@ async function behindTheGone(count: number, waitMs: (at: number) => number) {
 /** A lock that is held and waited for, on a server whose counter is ahead of its clock. */
 async function heldAndWaitedFor(driver: Driver, port: number) {
   const holder = claim()
-  const waiter = claim({ lockName: holder.lockName, waitMs: 60_000 })
+  const waiter = claim({ lockName: holder.lockName, waiterTtlMs: 60_000 })
   await setAhead(port)
   const { fencingToken } = await granted(driver, holder)
   assert.equal((await ask(driver, waiter)).granted, false)

@@ -6,6 +6,7 @@ import { afterAll, describe, it } from 'vitest'
 import type { Driver } from '../../../src/core/driver.ts'
 import { type RedisClient, redisDriver } from '../../../src/drivers/redis.ts'
 import { DistributedLock } from '../../../src/index.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { until } from '../../harness/processes.ts'
 import { startProxy } from '../../harness/proxy.ts'
 import { claim, client, driverOn, HOLDER, lockOn, name, patience, shared } from '../../harness/redis-server.ts'
@@ -64,14 +65,14 @@ describe.concurrent('redis: waiters', () => {
       await using proxy = await startProxy(shared.port)
       const driver = redisDriver({ client: await open(proxy.port) })
       const listener = { wake() {}, granted() {}, lost() {}, disconnected: assert.fail }
-      const cut = proxy.cutAfterForwarding('holdfast:stolen')
+      const cut = proxy.cutAfterForwarding('holdfast:forced')
       await assert.rejects(async () => driver.listen?.(listener), { code: 'STORE_UNAVAILABLE' })
       await cut
       const grants: string[] = []
       await driver.listen?.({ ...listener, granted: (claimId) => grants.push(claimId) })
       const held = claim()
-      const waits = claim({ lockName: held.lockName, waitMs: 60_000 })
-      await driver.acquire([held, waits])
+      const waits = claim({ lockName: held.lockName, waiterTtlMs: 60_000 })
+      await driver.acquire([held, waits], newCall())
       assert.deepEqual(await driver.release([held]), [true])
       await until(() => grants.includes(waits.claimId), patience('the grant'))
       await driver.close()
@@ -82,13 +83,13 @@ describe.concurrent('redis: waiters', () => {
     const [holder, waiting] = [driverOn(shared.port), driverOn(shared.port)]
     const [earlier, later] = [name(), name()]
     const stop = await waiting.listen?.({ wake() {}, granted() {}, lost() {}, disconnected: assert.fail })
-    for (const lockName of [earlier, later]) await holder.acquire([claim({ lockName })])
-    await waiting.acquire([claim({ lockName: earlier, waitMs: 60_000 })])
+    for (const lockName of [earlier, later]) await holder.acquire([claim({ lockName })], newCall())
+    await waiting.acquire([claim({ lockName: earlier, waiterTtlMs: 60_000 })], newCall())
     // In place of the driver's own connection, whose end the server may notice late.
     const lingering = client(shared.port)
     await lingering.subscribe((await placeOf(earlier))[7] as string)
     await stop?.()
-    await waiting.acquire([claim({ lockName: later, waitMs: 60_000 })])
+    await waiting.acquire([claim({ lockName: later, waiterTtlMs: 60_000 })], newCall())
     assert.equal((await placeOf(later))[6], 0, 'it is not said to listen')
     lingering.disconnect()
   })
@@ -98,7 +99,7 @@ describe.concurrent('redis: waiters', () => {
     const [a, b] = [lockOn(shared.port), lockOn(proxy.port, { waiterTtlSeconds: 60 })]
     const lockName = name()
     const held = await a.hold(lockName, { timeoutSeconds: 60 })
-    const cut = proxy.cutAfterForwarding('holdfast:stolen')
+    const cut = proxy.cutAfterForwarding('holdfast:forced')
     const waiting = b.hold(lockName, { timeoutSeconds: 60, blockingTimeoutSeconds: 15 })
     await cut
     // The slow poll comes after 20 s.
@@ -186,9 +187,9 @@ describe.concurrent('redis: waiters', () => {
       holderId: 'h',
       mode: 'shared',
       permits: 1,
-      waitMs: 0,
+      waiterTtlMs: 0,
     } as const
-    const [answer] = await readers.acquire([{ ...reader, ttlMs: 60_000 }])
+    const [answer] = await readers.acquire([{ ...reader, ttlMs: 60_000 }], newCall())
     assert.ok(answer && 'granted' in answer && answer.granted)
     const waiting = writer.hold('read', { blockingTimeoutSeconds: 15 })
     await untilListening('read')

@@ -4,6 +4,7 @@ import { describe, it } from 'vitest'
 import type { Driver } from '../../../src/core/driver.ts'
 import type { RedlockNodeError } from '../../../src/drivers/redlock.ts'
 import { DistributedLock } from '../../../src/index.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { until } from '../../harness/processes.ts'
 import type { FaultProxy } from '../../harness/proxy.ts'
 import {
@@ -60,7 +61,7 @@ describe('redlock: failures', () => {
     await (all[0] as Server).kill()
     await (all[2] as Server).pause()
     await (all[4] as Server).pause()
-    const [answer] = await driver.acquire([claim()])
+    const [answer] = await driver.acquire([claim()], newCall())
     assert.ok(answer instanceof Error)
     assert.match(answer.message, /redlock could not acquire: 3 of 5 nodes failed, 3 are needed/)
     assert.match(
@@ -128,7 +129,7 @@ describe('redlock: failures', () => {
     await cycle(driver)
     const held = claim()
     for (const index of [0, 1, 2]) (proxies[index] as FaultProxy).hold('toServer')
-    const [failed] = await driver.acquire([held])
+    const [failed] = await driver.acquire([held], newCall())
     assert.ok(failed instanceof Error)
     for (const index of [0, 1, 2]) (proxies[index] as FaultProxy).release('toServer')
     await untilFree(held.lockName)
@@ -150,7 +151,7 @@ describe('redlock: failures', () => {
     await cycle(driver)
     const held = claim()
     const lost = proxies.slice(0, 3).map((proxy) => proxy.cutAfterForwarding(JSON.stringify(held.claimId)))
-    const [failed] = await driver.acquire([held])
+    const [failed] = await driver.acquire([held], newCall())
     assert.ok(failed instanceof Error, 'three of five have answered')
     await Promise.all(lost)
     const { fencingToken } = await untilGranted(driver, held)
@@ -250,7 +251,7 @@ const GRANTS = `
     return redisDriver({ client: client.on('error', () => {}), onWarning() {} })
   }
   const nowMs = () => Number(process.hrtime.bigint()) / 1e6
-  const plain = { holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 2_000, waitMs: 0 }
+  const plain = { holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 2_000, waiterTtlMs: 0 }
   let claims = 0
   expose({
     async grants({ urls, wanted, aheadMs }) {

@@ -5,6 +5,7 @@ import type { AcquireAnswer, Driver } from '../../../src/core/driver.ts'
 import type { RedlockNode } from '../../../src/drivers/redis/driver.ts'
 import { slotCounter, slotOf } from '../../../src/drivers/redis/keys.ts'
 import { proposalsOf } from '../../../src/drivers/redis/proposals.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { until } from '../../harness/processes.ts'
 import type { FaultProxy } from '../../harness/proxy.ts'
 import {
@@ -44,15 +45,15 @@ describe('redlock: rounds of one claim', () => {
     await forgetRelease(driver, servers())
     const held = claim({ ttlMs: 5_000 })
     holdReplies()
-    const [failed] = await driver.acquire([held])
+    const [failed] = await driver.acquire([held], newCall())
     assert.ok(failed instanceof Error, 'all replies are held back')
-    const again = driver.acquire([held])
+    const again = driver.acquire([held], newCall())
     await sleep(50) // for the second round to reach the nodes
     letGoOfReplies()
     const { fencingToken } = grantIn(await again)
     await sleep(100) // for messages that are still in flight
     assert.deepEqual(await tokensOn(servers(), held), [fencingToken, fencingToken, fencingToken])
-    const [rival] = await onThree().acquire([claim({ lockName: held.lockName, ttlMs: 1_000 })])
+    const [rival] = await onThree().acquire([claim({ lockName: held.lockName, ttlMs: 1_000 })], newCall())
     assert.ok(rival && 'granted' in rival && !rival.granted, 'two holders')
   })
 
@@ -63,7 +64,7 @@ describe('redlock: rounds of one claim', () => {
     await forgetRelease(driver, servers())
     holdReplies()
     const withdrawn = driver.release([{ lockName: held.lockName, claimId: held.claimId }])
-    const again = driver.acquire([held])
+    const again = driver.acquire([held], newCall())
     await sleep(50) // for both to reach the nodes
     letGoOfReplies()
     const { fencingToken } = grantIn(await again)
@@ -77,7 +78,7 @@ describe('redlock: rounds of one claim', () => {
     const driver = onThree()
     const held = claim({ ttlMs: 5_000 })
     holdReplies()
-    const asked = driver.acquire([held])
+    const asked = driver.acquire([held], newCall())
     await sleep(50) // for the proposals to be in flight
     const withdrawn = driver.release([{ lockName: held.lockName, claimId: held.claimId }])
     letGoOfReplies()
@@ -92,9 +93,9 @@ describe('redlock: rounds of one claim', () => {
     const driver = onThree()
     const held = claim({ ttlMs: 5_000 })
     holdReplies()
-    const first = driver.acquire([held])
+    const first = driver.acquire([held], newCall())
     await sleep(20) // so that it is in flight before the second
-    const second = driver.acquire([held])
+    const second = driver.acquire([held], newCall())
     await sleep(50) // for both to reach the nodes
     letGoOfReplies()
     const [older] = await first
@@ -200,7 +201,7 @@ describe('redlock: rounds of one claim', () => {
     // That node answers first.
     one.hold('toClient')
     two.hold('toClient')
-    const again = driver.acquire([held])
+    const again = driver.acquire([held], newCall())
     await sleep(50) // for its answer
     one.release('toClient')
     two.release('toClient')
@@ -214,7 +215,7 @@ describe('redlock: rounds of one claim', () => {
     const { fencingToken } = await granted(driver, held)
     await untilTokens(servers(), held, [fencingToken, fencingToken, fencingToken])
     holdReplies()
-    const [unknown] = await driver.acquire([held])
+    const [unknown] = await driver.acquire([held], newCall())
     assert.ok(unknown instanceof Error)
     letGoOfReplies()
     await sleep(50) // for messages that are still in flight

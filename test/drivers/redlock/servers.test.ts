@@ -5,6 +5,7 @@ import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import type { Claim, Driver } from '../../../src/core/driver.ts'
 import { type RedisClient, redisDriver } from '../../../src/drivers/redis.ts'
 import { redlockDriver } from '../../../src/drivers/redlock.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { until } from '../../harness/processes.ts'
 import { type FaultProxy, startProxy } from '../../harness/proxy.ts'
 
@@ -53,11 +54,11 @@ describe('redlock: servers', () => {
     const of = claim()
     const { fencingToken } = await grantOf(driver, of)
     assert.deepEqual((await other.inspect({ lockName: of.lockName })).leases[0]?.fencingToken, fencingToken)
-    const [refused] = await other.acquire([{ ...claim(), lockName: of.lockName }])
+    const [refused] = await other.acquire([{ ...claim(), lockName: of.lockName }], newCall())
     assert.ok(refused !== undefined && 'granted' in refused && !refused.granted)
     assert.deepEqual(await driver.release([{ ...of, fencingToken }]), [true])
     await driver.close()
-    await assert.rejects(driver.acquire([claim()]), { code: 'CLOSED' })
+    await assert.rejects(driver.acquire([claim()], newCall()), { code: 'CLOSED' })
     assert.equal(await three[0]?.ping(), 'PONG')
     await grantOf(other, claim())
   })
@@ -130,7 +131,7 @@ function client(url: string | undefined): Redis {
 }
 
 async function grantOf(driver: Driver, of: Claim) {
-  const [answer] = await driver.acquire([of])
+  const [answer] = await driver.acquire([of], newCall())
   if (answer === undefined || answer instanceof Error) throw answer
   assert.ok(answer.granted, JSON.stringify(answer))
   return answer
@@ -139,5 +140,5 @@ async function grantOf(driver: Driver, of: Claim) {
 function claim(): Claim {
   const lockName = `redlock servers:${process.pid}:${++counter}`
   const claimId = `claim ${counter} of ${process.pid}`
-  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 10_000, waitMs: 0 }
+  return { lockName, claimId, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 10_000, waiterTtlMs: 0 }
 }

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { beforeEach, describe, it } from 'vitest'
 import type { Driver } from '../../../src/core/driver.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { shiftedClock } from '../../harness/clock-shim.ts'
 import { until } from '../../harness/processes.ts'
 import type { FaultProxy } from '../../harness/proxy.ts'
@@ -79,7 +80,10 @@ describe('redlock: voters', () => {
       'restarted with an older snapshot and was first asked by a client of another database',
       async (lockName: string) => {
         await restartWithoutLock(lockName)
-        const [answer] = await onThree({ nodes: nodesOn(servers(), { db: 1 }) }).acquire([claim({ ttlMs: 100 })])
+        const [answer] = await onThree({ nodes: nodesOn(servers(), { db: 1 }) }).acquire(
+          [claim({ ttlMs: 100 })],
+          newCall(),
+        )
         assert.match(String(answer), /does not vote/)
       },
     ],
@@ -89,7 +93,7 @@ describe('redlock: voters', () => {
         await restartWithoutLock(lockName)
         const probe = client(second().port)
         await probe.config('SET', 'min-replicas-to-write', '1')
-        await onThree().acquire([claim({ ttlMs: 100 })])
+        await onThree().acquire([claim({ ttlMs: 100 })], newCall())
         const refused = async () => (await probe.info('errorstats')).includes('NOREPLICAS')
         await until(refused, { timeoutMs: 5_000, failure: () => 'it was not asked' })
         await probe.config('SET', 'min-replicas-to-write', '0')
@@ -123,7 +127,7 @@ describe('redlock: voters', () => {
     const options = { longestTtlSeconds: 30 }
     const drivers = Array.from({ length: 8 }, () => onThree(options))
     const voters = () => Promise.all(servers().map(({ port }) => client(port).get('holdfast:voter')))
-    const ask = (driver: Driver) => driver.acquire([claim({ ttlMs: 100 })])
+    const ask = (driver: Driver) => driver.acquire([claim({ ttlMs: 100 })], newCall())
     for (const [answer] of await Promise.all(drivers.map(ask))) {
       assert.ok(answer instanceof Error)
       assert.match(answer.message, /node \d: it does not vote for another \d+ s, because it may have forgotten leases/)
@@ -137,17 +141,17 @@ describe('redlock: voters', () => {
   it('a node uses the longest time to live of all its clients', async () => {
     const short = onThree({ longestTtlSeconds: 0.5 })
     await untilVoting(short, servers(), 500)
-    const [long] = await onThree({ longestTtlSeconds: 36_000 }).acquire([claim()])
+    const [long] = await onThree({ longestTtlSeconds: 36_000 }).acquire([claim()], newCall())
     assert.ok(long instanceof Error)
     assert.match(long.message, /does not vote for another (3\d{4})/)
-    const [answer] = await short.acquire([claim({ ttlMs: 100 })])
+    const [answer] = await short.acquire([claim({ ttlMs: 100 })], newCall())
     assert.ok(answer instanceof Error, 'a client with short leases lets a node vote that may have forgotten long ones')
     assert.match(answer.message, /does not vote for another (3\d{4})/)
   })
 
   it('a client with persistent: true does not make nodes vote for a client without it', async () => {
     await granted(redlock({ nodes: nodesOn(proxies.slice(0, 3)) }), claim())
-    const [answer] = await onThree().acquire([claim({ ttlMs: 100 })])
+    const [answer] = await onThree().acquire([claim({ ttlMs: 100 })], newCall())
     assert.ok(answer instanceof Error, 'nodes have voted although they may have forgotten leases')
   })
 
@@ -185,7 +189,7 @@ describe('redlock: voters', () => {
       await granted(driver, claim())
       const held2 = claim({ lockName: held.lockName })
       for (const proxy of inTime ? proxies.slice(1, 3) : proxies.slice(0, 1)) proxy.hold('toClient')
-      const asked = driver.acquire([held2])
+      const asked = driver.acquire([held2], newCall())
       await sleep(300) // for the answers that are not delayed
       for (const proxy of proxies) proxy.release('toClient')
       const [answer] = await asked
@@ -235,7 +239,7 @@ describe('redlock: voters', () => {
     const driver = redlock({ nodes: nodesOn([server]), persistent: false, longestTtlSeconds: 0.5 })
     await untilVoting(driver, [server], 500)
     clock.shift(0)
-    const [answer] = await driver.acquire([claim({ ttlMs: 100 })])
+    const [answer] = await driver.acquire([claim({ ttlMs: 100 })], newCall())
     assert.ok(answer instanceof Error)
     await untilVoting(driver, [server], 500)
   })

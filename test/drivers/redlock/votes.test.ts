@@ -7,6 +7,7 @@ import { slotCounter, slotOf } from '../../../src/drivers/redis/keys.ts'
 import { redisDriver } from '../../../src/drivers/redis.ts'
 import { openRedlock, redlockDriver } from '../../../src/drivers/redlock.ts'
 import { DistributedLock } from '../../../src/index.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import {
   all,
   claim,
@@ -47,7 +48,7 @@ describe('redlock: votes', () => {
 
   it('limits and rates are refused with the reason', async () => {
     const driver = redlock()
-    const [answer] = await driver.acquire([claim({ mode: 'shared', limit: 3 })])
+    const [answer] = await driver.acquire([claim({ mode: 'shared', limit: 3 })], newCall())
     assert.ok(answer instanceof Error)
     assert.match(answer.message, /majorities do not preserve a count/)
     assert.equal(driver.consume, undefined)
@@ -55,7 +56,7 @@ describe('redlock: votes', () => {
 
   it('a time to live above the longest is refused before anything is sent', async () => {
     const driver = redlock({ longestTtlSeconds: 4, persistent: false })
-    const [answer] = await driver.acquire([claim({ ttlMs: 4_001 })])
+    const [answer] = await driver.acquire([claim({ ttlMs: 4_001 })], newCall())
     assert.ok(answer instanceof Error)
     assert.match(answer.message, /timeoutSeconds must be at most .*longestTtlSeconds \(4\)/)
   })
@@ -108,7 +109,7 @@ describe('redlock: votes', () => {
     const [turns, length] = [20, 100]
     for (let turn = 0; turn < turns; turn += 1) {
       const held = Array.from({ length }, () => claim())
-      const answers = await driver.acquire(held)
+      const answers = await driver.acquire(held, newCall())
       assert.ok(answers.every((answer) => 'granted' in answer && answer.granted))
       // At once: the votes of the slower nodes are still in flight, and arrive after the release was sent.
       const released = await driver.release(held.map(({ lockName, claimId }) => ({ lockName, claimId })))
@@ -138,7 +139,7 @@ describe('redlock: votes', () => {
     for (const { port } of all.slice(0, 3)) {
       await client(port).set(slotCounter(slotOf(`lock:${marked.lockName}`)), mark)
     }
-    const answers = await driver.acquire([free, held, shared, read, first, third, own, marked])
+    const answers = await driver.acquire([free, held, shared, read, first, third, own, marked], newCall())
     const said = answers.map((answer) =>
       'granted' in answer ? (answer.granted ? 'granted' : answer.holder?.claimId) : answer.message,
     )
@@ -161,7 +162,7 @@ describe('redlock: votes', () => {
     for (const node of nodesOn(all.slice(0, 2))) await granted(node, rival)
     const driver = redlock({ nodes: nodesOn(all.slice(0, 4)) })
     for (let turn = 0; turn < 5; turn += 1) {
-      const [split] = await driver.acquire([claim({ lockName, waitMs: 5_000 })])
+      const [split] = await driver.acquire([claim({ lockName, waiterTtlMs: 5_000 })], newCall())
       assert.ok(split && 'granted' in split && !split.granted)
       assert.equal(split.holder, undefined, 'half of the nodes count as a holder')
       assert.ok((split.askAgainMs ?? 1_000) <= 40, `asked again after ${split.askAgainMs} ms`)
@@ -226,7 +227,7 @@ describe('redlock: votes', () => {
     assert.equal(await client((all[0] as Server).port).exists(`mine:${held.lockName}`), 1)
     assert.deepEqual(await driver.release([{ ...held, fencingToken }]), [true])
     await driver.close()
-    await assert.rejects(driver.acquire([held]), { code: 'CLOSED' })
+    await assert.rejects(driver.acquire([held], newCall()), { code: 'CLOSED' })
   })
 })
 

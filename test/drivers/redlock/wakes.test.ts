@@ -134,7 +134,7 @@ describe('redlock: wake-ups', () => {
 
 async function listenOn(driver: Driver, wake: (lockName: string) => void): Promise<AsyncDisposable> {
   const stopListening = await driver.listen?.({
-    wake,
+    wake: (target) => wake('lockName' in target ? target.lockName : ''),
     granted() {},
     lost() {},
     disconnected: () => assert.fail('disconnected'),

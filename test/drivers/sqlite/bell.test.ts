@@ -65,7 +65,7 @@ async function handOver(context: SqliteContext): Promise<void> {
     await context.opened(openSqlite(`sqlite:${context.path}`)),
     await context.opened(openSqlite(`sqlite:${context.path}`)),
   ]
-  const [held, waiting] = [claimOn('name'), claimOn('name', { waitMs: 60_000 })]
+  const [held, waiting] = [claimOn('name'), claimOn('name', { waiterTtlMs: 60_000 })]
   const { fencingToken } = await grantOf(holder, held)
   assert.equal(await isGranted(waiter, waiting), false)
   const woken = new Promise<void>((resolve) => {

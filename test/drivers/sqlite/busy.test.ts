@@ -3,10 +3,10 @@ import { execFileSync } from 'node:child_process'
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, it, vi } from 'vitest'
-import { MAX_BUSY_MS } from '../../../src/drivers/sqlite/busy.ts'
-import { sqliteCode } from '../../../src/drivers/sqlite/errors.ts'
+import { MAX_BUSY_MS, sqliteCode } from '../../../src/drivers/sqlite/errors.ts'
 import { openSqlite, sqliteDriver } from '../../../src/drivers/sqlite.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, createContext, grantOf } from '../../harness/sqlite-context.ts'
 
 vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
@@ -50,7 +50,7 @@ describe.concurrent('sqlite alone: failure 32: another program has the write loc
       const startedMs = performance.now()
       const message = /locks\.db: another process has kept the write lock for too long/
       await Promise.all([
-        assert.rejects(driver.acquire([claimOn('name')]), { name: 'StoreError', message }),
+        assert.rejects(driver.acquire([claimOn('name')], newCall()), { name: 'StoreError', message }),
         assert.rejects(driver.renew([{ ...held, fencingToken }]), { name: 'StoreError', message }),
         assert.rejects(driver.release([{ ...held, fencingToken }]), { name: 'StoreError', message }),
       ])
@@ -96,7 +96,7 @@ describe.concurrent('sqlite alone: failure 32: another program has the write loc
     const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     const circular: Record<string, unknown> = {}
     circular['self'] = circular
-    await assert.rejects(driver.acquire([claimOn('first'), claimOn('name', { metadata: circular })]))
+    await assert.rejects(driver.acquire([claimOn('first'), claimOn('name', { metadata: circular })], newCall()))
     assert.deepEqual((await driver.inspect({})).leases, [])
     await grantOf(driver, claimOn('name'))
   })

@@ -15,10 +15,10 @@ import { pathToFileURL } from 'node:url'
 import { describe, it, vi } from 'vitest'
 import type { Driver, RateAnswer } from '../../../src/core/driver.ts'
 import { StoreError } from '../../../src/core/errors.ts'
-import { defaultPath } from '../../../src/drivers/sqlite/file.ts'
-import { networkFileSystemOf } from '../../../src/drivers/sqlite/mounts.ts'
+import { defaultPath, networkFileSystemOf } from '../../../src/drivers/sqlite/file.ts'
 import { openSqlite } from '../../../src/drivers/sqlite.ts'
 import { DistributedLock } from '../../../src/primitives/lock/any-store-lock.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { until } from '../../harness/processes.ts'
 import { claimOn, createContext, grantOf, isGranted, type SqliteContext } from '../../harness/sqlite-context.ts'
 import { startWorker } from '../../harness/worker.ts'
@@ -126,7 +126,7 @@ describe.concurrent('sqlite alone: a bad file is an error that says why, and nev
 describe('sqlite alone: a file of format 1', () => {
   it('is upgraded, and keeps its leases and waiters', async () => {
     await using context = createContext()
-    const [held, waiting] = [claimOn('name'), claimOn('name', { waitMs: 60_000 })]
+    const [held, waiting] = [claimOn('name'), claimOn('name', { waiterTtlMs: 60_000 })]
     const first = await openSqlite(`sqlite:${context.path}`)
     const { fencingToken } = await grantOf(first, held)
     assert.equal(await isGranted(first, waiting), false)
@@ -147,18 +147,22 @@ describe('sqlite alone: a file of format 1', () => {
 })
 
 describe('sqlite alone: a file of format 2', () => {
-  it('that lacks the table of thefts gets it, and other connections go on', async () => {
+  it('that lacks the table of forced releases gets it, and other connections go on', async () => {
     await using context = createContext()
     const before = await context.opened(openSqlite(`sqlite:${context.path}`))
     const [held, kept] = [claimOn('a'), claimOn('b')]
     await grantOf(before, held)
     const { fencingToken } = await grantOf(before, kept)
-    ;(await context.database()).exec('DROP TABLE holdfast_stolen')
+    ;(await context.database()).exec('DROP TABLE holdfast_forced_releases')
     const after = await context.opened(openSqlite(`sqlite:${context.path}`))
-    await grantOf(after, claimOn('a', { steal: true }))
+    await grantOf(after, claimOn('a', { forceUpTo: Number.MAX_SAFE_INTEGER }))
     assert.deepEqual(await before.renew([{ ...kept, fencingToken, ttlMs: 60_000 }]), ['renewed'])
     const heard: string[] = []
-    await before.watch?.({ lost: (claimId) => heard.push(claimId), disconnected: assert.fail })
+    const lost = (claimId: string): void => void heard.push(claimId)
+    await before.listen?.({ lost, wake() {}, granted() {}, disconnected: assert.fail })
+    // It looks only while a claim of this process waits.
+    await isGranted(before, claimOn('a', { waiterTtlMs: 60_000 }))
+    await until(() => heard.length > 0, { timeoutMs: 30_000, failure: () => 'it was not told' })
     assert.deepEqual(heard, [held.claimId])
   })
 
@@ -229,7 +233,7 @@ describe.concurrent('sqlite alone: the file belongs to this user', () => {
     await grantOf(first, claimOn('name'))
     for (const other of others) assert.equal(await isGranted(other, claimOn('name')), false)
     assert.ok(existsSync(path))
-    const { args } = first.reopen ?? { args: [] }
+    const { args } = first.extensions?.reopen ?? { args: [] }
     const reopened = await context.opened(openSqlite(args[0] as string))
     assert.equal(await isGranted(reopened, claimOn('name')), false)
   })
@@ -294,7 +298,7 @@ describe.concurrent('sqlite alone: a file that is removed or replaced while it i
     for (const suffix of ['-shm', '-wal']) rmSync(`${context.path}${suffix}`)
     renameSync(`${context.folder}/text`, context.path)
     for (let tries = 0; tries < 3; tries += 1) {
-      await assert.rejects(driver.acquire([claimOn('other')]), {
+      await assert.rejects(driver.acquire([claimOn('other')], newCall()), {
         name: 'StoreError',
         message: /not an SQLite database/,
       })
@@ -312,7 +316,7 @@ describe('sqlite alone: the write-ahead log', () => {
     // Every transaction writes at least one page, even for a small change.
     const work = async (): Promise<void> => {
       const claim = claimOn('name')
-      await driver.acquire([claim])
+      await driver.acquire([claim], newCall())
       await driver.release([claim])
     }
     const reader = await context.database()
@@ -387,7 +391,7 @@ describe('sqlite alone: a network share is refused, from Linux’s table of moun
 async function refuses(path: string, message: RegExp, lockName = 'name'): Promise<void> {
   const opening = openSqlite(`sqlite:${path}`).then(async (driver) => {
     try {
-      return await driver.acquire([claimOn(lockName)])
+      return await driver.acquire([claimOn(lockName)], newCall())
     } finally {
       await driver.close()
     }
@@ -400,7 +404,10 @@ async function refuses(path: string, message: RegExp, lockName = 'name'): Promis
 /** A lock file with 200 leases, without a write-ahead log beside it. */
 async function fileWithLeases(context: SqliteContext): Promise<Buffer> {
   const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
-  await driver.acquire(Array.from({ length: 200 }, (_, index) => claimOn(`name ${index}`)))
+  await driver.acquire(
+    Array.from({ length: 200 }, (_, index) => claimOn(`name ${index}`)),
+    newCall(),
+  )
   const copy = `${context.folder}/copy.db`
   ;(await context.database()).exec(`VACUUM INTO '${copy}'`)
   return readFileSync(copy)

@@ -3,9 +3,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, it, vi } from 'vitest'
 import type { AcquireAnswer, Claim, Driver, RateAnswer } from '../../../src/core/driver.ts'
 import { type Clock, systemClock } from '../../../src/core/time/clock.ts'
-import { MAX_BUSY_MS } from '../../../src/drivers/sqlite/busy.ts'
 import type { SqliteDatabase } from '../../../src/drivers/sqlite/client.ts'
+import { MAX_BUSY_MS } from '../../../src/drivers/sqlite/errors.ts'
 import { sqliteDriver } from '../../../src/drivers/sqlite.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, createContext, type SqliteContext } from '../../harness/sqlite-context.ts'
 
 vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
@@ -25,13 +26,13 @@ describe('sqlite alone: a list longer than one transaction', () => {
     const claims = Array.from({ length: LENGTH }, (_, index) => claimOn(nameOf(index)))
 
     failOn(database, 'INSERT', 'holdfast_leases', 'NEW.lock_name')
-    const granted = await driver.acquire(claims)
+    const granted = await driver.acquire(claims, newCall())
     const isGranted = (answer: AcquireAnswer | Error): boolean => !(answer instanceof Error) && answer.granted
     onlyBadPartFails(granted, isGranted)
     // What the store has is what was answered: the failed part was rolled back.
     assert.equal(await leaseCount(driver), LENGTH - 200)
     succeedAgain(database)
-    const leases = (await driver.acquire(claims)).map((answer, index) => {
+    const leases = (await driver.acquire(claims, newCall())).map((answer, index) => {
       assert.ok(!(answer instanceof Error) && answer.granted)
       return { lockName: nameOf(index), claimId: claims[index]?.claimId as string, fencingToken: answer.fencingToken }
     })
@@ -67,9 +68,9 @@ describe('sqlite alone: a list longer than one transaction', () => {
       CREATE TRIGGER fails BEFORE INSERT ON holdfast_leases BEGIN SELECT RAISE(ABORT, 'no room for this one'); END
     `)
     const claims = Array.from({ length: LENGTH }, (_, index) => claimOn(nameOf(index)))
-    await assert.rejects(driver.acquire(claims), { name: 'StoreError', message: /no room for this one/ })
+    await assert.rejects(driver.acquire(claims, newCall()), { name: 'StoreError', message: /no room for this one/ })
     await driver.close()
-    await assert.rejects(driver.acquire(claims), { name: 'ClosedError' })
+    await assert.rejects(driver.acquire(claims, newCall()), { name: 'ClosedError' })
   })
 
   it('a group of claims stays in one transaction', async () => {
@@ -80,8 +81,8 @@ describe('sqlite alone: a list longer than one transaction', () => {
       claimOn(nameOf(index), inGroup(index) ? { group: 'all or none' } : {}),
     )
     const last = claimOn(nameOf(249))
-    await driver.acquire([last])
-    const answers = await driver.acquire(claims)
+    await driver.acquire([last], newCall())
+    const answers = await driver.acquire(claims, newCall())
     answers.forEach((answer, index) => {
       assert.ok(!(answer instanceof Error))
       assert.equal(answer.granted, !inGroup(index), nameOf(index))
@@ -96,11 +97,11 @@ describe('sqlite alone: a list longer than one transaction', () => {
   it('its claims queue in their order, even if another process has the write lock at first', async () => {
     await using context = createContext()
     const { driver } = await open(context)
-    await driver.acquire([claimOn('name')])
+    await driver.acquire([claimOn('name')], newCall())
     const other = await context.database()
     other.exec('BEGIN IMMEDIATE')
-    const claims = Array.from({ length: LENGTH }, () => claimOn('name', { waitMs: 60_000 }))
-    const answers = driver.acquire(claims)
+    const claims = Array.from({ length: LENGTH }, () => claimOn('name', { waiterTtlMs: 60_000 }))
+    const answers = driver.acquire(claims, newCall())
     // Long enough for several attempts at the write lock.
     await sleep(50)
     other.exec('ROLLBACK')
@@ -118,7 +119,7 @@ describe('sqlite alone: a list longer than one transaction', () => {
     other.exec('BEGIN IMMEDIATE')
     const startedMs = performance.now()
     const claims = Array.from({ length: LENGTH }, (_, index) => claimOn(nameOf(index)))
-    await assert.rejects(driver.acquire(claims), /another process has kept the write lock for too long/)
+    await assert.rejects(driver.acquire(claims, newCall()), /another process has kept the write lock for too long/)
     other.exec('ROLLBACK')
     const tookMs = performance.now() - startedMs
     assert.ok(tookMs < MAX_BUSY_MS * 1.9, `${tookMs} ms`)
@@ -142,7 +143,10 @@ describe('sqlite alone: a list longer than one transaction', () => {
     }
     const { driver } = await open(context, clock)
     const before = turns
-    await driver.acquire(Array.from({ length: LENGTH }, (_, index) => claimOn(nameOf(index))))
+    await driver.acquire(
+      Array.from({ length: LENGTH }, (_, index) => claimOn(nameOf(index))),
+      newCall(),
+    )
     assert.ok(turns - before >= 2, `${turns - before} turns`)
   })
 })

@@ -4,6 +4,7 @@ import type { AcquireAnswer, Claim, Driver } from '../../../src/core/driver.ts'
 import { type Clock, systemClock } from '../../../src/core/time/clock.ts'
 import type { SqliteDatabase } from '../../../src/drivers/sqlite/client.ts'
 import { openSqlite, sqliteDriver } from '../../../src/drivers/sqlite.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, createContext, grantOf } from '../../harness/sqlite-context.ts'
 
 vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
@@ -23,9 +24,9 @@ describe('sqlite alone, failure 45: the cost of a request does not grow with oth
       const line = async (lockName: string): Promise<() => Promise<unknown>> => {
         await grantOf(driver, claimOn(lockName))
         if (lockName === 'many') queueUp(await context.database(), lockName, mode)
-        const claims = Array.from({ length: 50 }, () => claimOn(lockName, { mode, waitMs: 600_000 }))
-        await driver.acquire(claims)
-        return () => driver.acquire(claims)
+        const claims = Array.from({ length: 50 }, () => claimOn(lockName, { mode, waiterTtlMs: 600_000 }))
+        await driver.acquire(claims, newCall())
+        return () => driver.acquire(claims, newCall())
       }
       await costsAlike(await line('few'), await line('many'))
     },
@@ -40,7 +41,7 @@ describe('sqlite alone, failure 45: the cost of a request does not grow with oth
       const claims = Array.from({ length: 20 }, () => claimOn(lockName, { mode: 'shared' }))
       return async () => {
         // They are behind waiters that have not asked again yet, so they must wait.
-        const answers = await driver.acquire(claims)
+        const answers = await driver.acquire(claims, newCall())
         assert.ok(answers.every((answer) => (answer as AcquireAnswer).granted === false))
       }
     }
@@ -60,7 +61,7 @@ describe('sqlite alone, failure 45: the cost of a request does not grow with oth
           claimOn(lockName, { mode, ...(limit && { limit, permits: limit }) }),
         )
         return async () => {
-          const answers = await driver.acquire(claims)
+          const answers = await driver.acquire(claims, newCall())
           assert.ok(answers.every((answer) => (answer as AcquireAnswer).granted === false))
         }
       }
@@ -96,8 +97,8 @@ describe('sqlite alone, failure 51: pages', () => {
     const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
     const database = await context.database()
     for (const name of ['a', 'b', 'c']) share(database, `'${name}'`, 1_200)
-    const waiting = Array.from({ length: 700 }, () => claimOn('b', { waitMs: 60_000 }))
-    await driver.acquire(waiting)
+    const waiting = Array.from({ length: 700 }, () => claimOn('b', { waiterTtlMs: 60_000 }))
+    await driver.acquire(waiting, newCall())
     for (const query of [{}, { pageSize: 1 }, { lockName: 'b' }]) {
       const leases = new Set<string>()
       const waiters: string[] = []
@@ -141,10 +142,10 @@ describe('sqlite alone, failure 48: the event loop is not blocked', () => {
     }
     const driver = await sqliteDriver({ database: await context.database(), clock })
     await grantOf(driver, claimOn('name'))
-    const claims = Array.from({ length: 20 }, () => claimOn('name', { waitMs: 60_000 }))
+    const claims = Array.from({ length: 20 }, () => claimOn('name', { waiterTtlMs: 60_000 }))
     const answers = await Promise.all(
       claims.map(async (claim) => {
-        const answer = await driver.acquire([claim])
+        const answer = await driver.acquire([claim], newCall())
         lists += 1
         return answer
       }),

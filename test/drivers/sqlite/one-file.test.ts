@@ -4,8 +4,9 @@ import { linkSync, mkdirSync, readFileSync, renameSync, rmSync, symlinkSync, wri
 import { promisify } from 'node:util'
 import { describe, it, vi } from 'vitest'
 import type { Claim, Driver } from '../../../src/core/driver.ts'
-import { isMountPoint } from '../../../src/drivers/sqlite/mounts.ts'
+import { isMountPoint } from '../../../src/drivers/sqlite/file.ts'
 import { openSqlite, sqliteDriver } from '../../../src/drivers/sqlite.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { clientName } from '../../harness/sqlite-client.ts'
 import { claimOn, createContext, grantOf, isGranted } from '../../harness/sqlite-context.ts'
 import { startWorker, type Worker } from '../../harness/worker.ts'
@@ -39,7 +40,7 @@ describe.concurrent('sqlite alone, failure 42: a hard link', () => {
     const { fencingToken } = await grantOf(driver, held)
     linkSync(context.path, `${context.folder}/other.db`)
     const refused = { name: 'StoreError', message: /has 2 hard links/ }
-    await assert.rejects(driver.acquire([claimOn('name')]), refused)
+    await assert.rejects(driver.acquire([claimOn('name')], newCall()), refused)
     await assert.rejects(driver.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), refused)
     rmSync(`${context.folder}/other.db`)
     assert.deepEqual(await driver.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), ['renewed'])
@@ -154,7 +155,7 @@ describe.concurrent('sqlite alone, failure 42: the files beside it are removed o
     await grantOf(driver, claimOn('held'))
     rmSync(`${context.path}-wal`)
     for (let tries = 0; tries < 3; tries += 1) {
-      await assert.rejects(driver.acquire([claimOn('name')]), {
+      await assert.rejects(driver.acquire([claimOn('name')], newCall()), {
         name: 'StoreError',
         message: /locks\.db-wal was removed or replaced while it was open; close the database and open it again/,
       })

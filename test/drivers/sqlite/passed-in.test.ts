@@ -4,6 +4,7 @@ import { describe, it, vi } from 'vitest'
 import { openDatabase } from '../../../src/drivers/sqlite/client.ts'
 import { openSqlite, sqliteDriver } from '../../../src/drivers/sqlite.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
+import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, createContext, grantOf, isGranted, rowsOf } from '../../harness/sqlite-context.ts'
 
 vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
@@ -45,7 +46,7 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     assert.ok((await lock.acquire('name')).acquired)
     await lock.close()
     await driver.close()
-    await assert.rejects(driver.acquire([claimOn('name')]), { name: 'ClosedError' })
+    await assert.rejects(driver.acquire([claimOn('name')], newCall()), { name: 'ClosedError' })
     assert.deepEqual(rowsOf(database, 'SELECT 1 AS one'), [{ one: 1 }])
   })
 
@@ -70,7 +71,7 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
       name: 'StoreError',
       message: /has an open transaction; end it first, or pass in another conn/,
     }
-    await assert.rejects(driver.acquire([claimOn('name')]), rejected)
+    await assert.rejects(driver.acquire([claimOn('name')], newCall()), rejected)
     await assert.rejects(driver.inspect({}), rejected)
     await using lock = new DistributedLock({ driver })
     await assert.rejects(lock.acquire('name', { blocking: false }), { code: 'STORE_UNAVAILABLE' })
@@ -115,7 +116,7 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     await using context = createContext()
     const driver = await sqliteDriver({ database: await context.database() })
     rmSync(context.path)
-    await assert.rejects(driver.acquire([claimOn('name')]), {
+    await assert.rejects(driver.acquire([claimOn('name')], newCall()), {
       name: 'StoreError',
       message: /was removed or replaced while it was open; close the database and open it again/,
     })
@@ -130,10 +131,13 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     database.exec(`PRAGMA max_page_count = ${pages?.page_count}`)
     const large = { metadata: { text: 'x'.repeat(10_000) } }
     for (const group of [{}, {}, { group: 'all or none' }]) {
-      await assert.rejects(driver.acquire([claimOn('small', group), claimOn('large', { ...large, ...group })]), {
-        name: 'StoreError',
-        message: /locks\.db: the disk is full/,
-      })
+      await assert.rejects(
+        driver.acquire([claimOn('small', group), claimOn('large', { ...large, ...group })], newCall()),
+        {
+          name: 'StoreError',
+          message: /locks\.db: the disk is full/,
+        },
+      )
     }
     const names = (await driver.inspect({})).leases.map(({ lockName }) => lockName)
     assert.deepEqual(names, ['held before'])

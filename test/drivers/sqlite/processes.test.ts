@@ -212,8 +212,8 @@ describe('sqlite alone: processes that are paused, or whose clock is wrong', SLO
         }
         await a?.call('hold', 'other', { timeoutSeconds: 30 })
         clock.shift(3_600_000)
-        const stolen = (await b?.call('hold', 'other', { timeoutSeconds: 30 })) as number
-        assert.ok(stolen > last)
+        const forced = (await b?.call('hold', 'other', { timeoutSeconds: 30 })) as number
+        assert.ok(forced > last)
         assert.equal(await a?.call('isHeld', 'other'), false)
       },
       {},

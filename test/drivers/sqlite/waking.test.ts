@@ -30,7 +30,7 @@ describe.concurrent('sqlite alone: waiting costs little', () => {
     const { driver, counts } = await countedDriver(context)
     const other = await context.opened(openSqlite(`sqlite:${context.path}`))
     await grantOf(other, claimOn('name'))
-    const waiter = claimOn('name', { waitMs: 60_000 })
+    const waiter = claimOn('name', { waiterTtlMs: 60_000 })
     assert.equal(await isGranted(driver, waiter), false)
     const stop = await driver.listen?.(silent)
     await driver.release([waiter])

@@ -21,6 +21,7 @@ import {
 import { faultyNetwork } from '../../../src/testing/conformance/faulty-network.ts'
 import { VirtualTime } from '../../../src/testing/virtual-clock.ts'
 import { gate } from '../../harness/gate.ts'
+import { unreadableValues } from '../../harness/unreadable.ts'
 
 const opened: LeaderElection[] = []
 
@@ -333,6 +334,26 @@ describe('run', () => {
     )
     expect(errors).toEqual(['first', 'second, in the clean-up'])
   })
+
+  it.each(Object.entries(unreadableValues()))(
+    'an error that cannot be read (%s) reaches onError',
+    async (_, thrown) => {
+      const election = candidate()
+      const stop = new AbortController()
+      const errors: unknown[] = []
+      const lead = async (term: Term): Promise<never> => {
+        await term.resign()
+        throw thrown
+      }
+      const onError = (error: unknown): void => {
+        errors.push(error)
+        stop.abort()
+      }
+      await election.run(lead, { ...quick, signal: stop.signal, onError })
+      expect(errors.length).toBe(1)
+      expect(errors[0] === thrown).toBe(true)
+    },
+  )
 
   it('rests longer after each failure in a row', async () => {
     const election = candidate()

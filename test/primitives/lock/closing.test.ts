@@ -12,9 +12,9 @@ describe('how long close takes (virtual time)', () => {
     const inner = memoryDriver({ store: createMemoryStore(time.clock()) })
     let isSilent = false
     const orNever =
-      <Request, Answer>(call: (list: readonly Request[]) => Promise<Answer>) =>
-      (list: readonly Request[]): Promise<Answer> =>
-        isSilent ? new Promise(() => {}) : call(list)
+      <Arguments extends readonly unknown[], Answer>(call: (...args: Arguments) => Promise<Answer>) =>
+      (...args: Arguments): Promise<Answer> =>
+        isSilent ? new Promise(() => {}) : call(...args)
     const driver: Driver = {
       ...inner,
       acquire: orNever(inner.acquire),

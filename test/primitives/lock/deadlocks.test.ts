@@ -66,6 +66,71 @@ describe('a deadlock is detected and named within 2 s', () => {
   )
 })
 
+describe('failure 50: a call that is not awaited does not keep the locks around it', () => {
+  const queued = stores.filter(([name]) => name !== 'postgres-advisory')
+  const calls: [string, (lock: DistributedLock, name: string) => Promise<unknown>][] = [
+    ['withLock', (lock, name) => lock.withLock(name, () => 'inner', LONG)],
+    ['withLocks', (lock, name) => lock.withLocks([name], () => 'inner', LONG)],
+  ]
+
+  it.concurrent.each(queued)('%s', async (_, urlOf) => {
+    const settings = { url: urlOf(), deadlockAfterSeconds: 0.3 }
+    await using a = new DistributedLock({ ...settings, holderId: 'a' })
+    await using b = new DistributedLock({ ...settings, holderId: 'b' })
+    await Promise.all(
+      calls.map(async ([, call]) => {
+        const [x, y] = [randomUUID(), randomUUID()]
+        let inner: Promise<unknown> | undefined
+        const [held, taken] = [gate(), gate()]
+        const outer = a.withLock(x, async () => {
+          held.open()
+          await taken.opened
+          inner = call(a, y)
+          inner.catch(() => undefined)
+          // Long enough for two searches.
+          await new Promise((resolve) => setTimeout(resolve, 1_500))
+          return 'outer'
+        })
+        const other = b.withLock(y, async () => {
+          await held.opened
+          taken.open()
+          return b.withLock(x, () => 'other', LONG)
+        })
+        expect(await Promise.all([outer, other])).toEqual(['outer', 'other'])
+        expect(await inner).toBe('inner')
+      }),
+    )
+  })
+
+  it('but one that is awaited does, however it is awaited', async () => {
+    const url = `memory:${randomUUID()}`
+    await using a = new DistributedLock({ url, holderId: 'a', deadlockAfterSeconds: 0.2 })
+    await using b = new DistributedLock({ url, holderId: 'b', deadlockAfterSeconds: 0.2 })
+    const ways: ((inner: Promise<unknown>) => Promise<unknown>)[] = [
+      (inner) => inner,
+      (inner) => Promise.all([inner]),
+      (inner) => inner.catch((error: unknown) => Promise.reject(error)),
+      (inner) => inner.finally(() => undefined),
+      (inner) => Promise.race([inner, new Promise(() => undefined)]),
+    ]
+    for (const wait of ways) {
+      const [x, y] = [randomUUID(), randomUUID()]
+      const both = gate()
+      const ends = await Promise.allSettled([
+        a.withLock(x, async () => {
+          await both.opened
+          return wait(a.withLock(y, () => 'done', LONG))
+        }),
+        b.withLock(y, async () => {
+          both.open()
+          return b.withLock(x, () => 'done', LONG)
+        }),
+      ])
+      expect(ends.filter(({ status }) => status === 'rejected')).toHaveLength(1)
+    }
+  })
+})
+
 describe('a deadlock of two processes', () => {
   const source = `
     import { DistributedLock } from 'holdfast'
@@ -340,9 +405,9 @@ describe('deadlocks of other shapes', () => {
     await using spied = new DistributedLock({
       driver: {
         ...driver,
-        acquire: (claims) => {
+        acquire: (claims, call) => {
           for (const { claimId } of claims) longest = Math.max(longest, claimId.length)
-          return driver.acquire(claims)
+          return driver.acquire(claims, call)
         },
       },
     })

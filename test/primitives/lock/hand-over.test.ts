@@ -112,8 +112,11 @@ describe('what cannot be handed over', () => {
   it("is one of several uses of a lease with reacquire: 'extend'", async () => {
     await using lock = new DistributedLock({ driver: memoryDriver(), reacquire: 'extend' })
     const lease = await lock.hold('name')
+    const other = await lock.hold('name')
     await assert.rejects(lease.serialize(), { code: 'UNSUPPORTED' })
     assert.equal(lease.held, true)
+    await other.release()
+    assert.match(await lease.serialize(), /^holdfast-lease-/)
   })
 
   it('is any lease that lasts as long as a session', async () => {

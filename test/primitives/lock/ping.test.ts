@@ -74,9 +74,9 @@ describe('isLocked and inspect', () => {
 
   it('show about the first 10,000 leases, and report that there are more', async () => {
     const driver = memoryDriver()
-    const plain = { holderId: 'reader', mode: 'shared', permits: 1, ttlMs: 60_000, waitMs: 0 } as const
+    const plain = { holderId: 'reader', mode: 'shared', permits: 1, ttlMs: 60_000, waiterTtlMs: 0 } as const
     const claims = Array.from({ length: 25 }, (_, at) => ({ ...plain, lockName: 'name', claimId: `${at}` }))
-    await driver.acquire(claims)
+    await driver.acquire(claims, { secret: '' })
     // A store with endless pages.
     const leases = (await driver.inspect({ lockName: 'name' })).leases
     let pages = 0

@@ -2,16 +2,16 @@ import { describe, expect, inject, it } from 'vitest'
 import type { Driver } from '../../../src/core/driver.ts'
 import { memoryDriver } from '../../../src/drivers/memory.ts'
 import { InvalidArgumentError, Semaphore, type SemaphoreOptions } from '../../../src/index.ts'
-import type { PermitOptions } from '../../../src/primitives/lock/options.ts'
+import type { PermitOptions } from '../../../src/primitives/lock/claims.ts'
 
 describe('a semaphore’s own arguments', () => {
   const sent: unknown[] = []
   const driver = memoryDriver()
   const watched: Driver = {
     ...driver,
-    acquire(claims) {
+    acquire(claims, call) {
       sent.push(...claims)
-      return driver.acquire(claims)
+      return driver.acquire(claims, call)
     },
   }
 

@@ -96,10 +96,10 @@ describe('withLocks: all or nothing', () => {
   it('a short outage does not end a wait; a call that does not wait rejects', async () => {
     const inner = memoryDriver()
     let failures = 0
-    const acquire: typeof inner.acquire = (claims) => {
+    const acquire: typeof inner.acquire = (claims, call) => {
       failures -= 1
       if (failures >= 0) throw new StoreError('down for a moment')
-      return inner.acquire(claims)
+      return inner.acquire(claims, call)
     }
     await using lock = new DistributedLock({ driver: { ...inner, acquire } })
     failures = 2
@@ -155,10 +155,10 @@ describe('withLocks: the waiting time (virtual time)', () => {
       ...driver,
       capabilities: { ...driver.capabilities, groups },
       // An answer takes some time, as with every real store.
-      acquire: async (claims) => {
+      acquire: async (claims, call) => {
         if (silent('acquire')) return NEVER
         await new Promise<void>((resolve) => time.in(1, resolve))
-        return driver.acquire(claims)
+        return driver.acquire(claims, call)
       },
       release: (leases) => (silent('release') ? NEVER : driver.release(leases)),
     }

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Cron } from 'croner'
 import cron, { type TaskContext } from 'node-cron'
 import { afterEach, describe, expect, inject, it } from 'vitest'
+import { isStorable } from '../../../src/core/arguments.ts'
 import { createMemoryStore, memoryDriver } from '../../../src/drivers/memory.ts'
 import { openPostgresAdvisory } from '../../../src/drivers/postgres-advisory.ts'
 import {
@@ -19,6 +20,7 @@ import {
 import { faultyNetwork } from '../../../src/testing/conformance/faulty-network.ts'
 import { VirtualTime } from '../../../src/testing/virtual-clock.ts'
 import { gate } from '../../harness/gate.ts'
+import { unreadableValues } from '../../harness/unreadable.ts'
 
 const opened: { close(): Promise<void> }[] = []
 const HOUR = { forSeconds: 3_600 }
@@ -47,6 +49,8 @@ async function settled(count: () => number): Promise<number> {
 afterEach(async () => {
   for (const each of opened.splice(0)) await each.close()
 })
+
+const { 'an object without a prototype': _, ...notJson } = unreadableValues()
 
 describe('once', () => {
   it('runs once per key, and later callers get the same result', async () => {
@@ -84,9 +88,9 @@ describe('once', () => {
     let asked = 0
     const counting = {
       ...driver,
-      acquire(claims: Parameters<typeof driver.acquire>[0]) {
+      acquire(...[claims, call]: Parameters<typeof driver.acquire>) {
         asked += 1
-        return driver.acquire(claims)
+        return driver.acquire(claims, call)
       },
       inspect(query: Parameters<typeof driver.inspect>[0]) {
         asked += 1
@@ -112,9 +116,9 @@ describe('once', () => {
     const store = createMemoryStore()
     const driver = memoryDriver({ store })
     let asked = 0
-    const acquire = (claims: Parameters<typeof driver.acquire>[0]) => {
+    const acquire = (...[claims, call]: Parameters<typeof driver.acquire>) => {
       asked += 1
-      return driver.acquire(claims)
+      return driver.acquire(claims, call)
     }
     const [a, b] = [jobsOn({ driver: memoryDriver({ store }) }), jobsOn({ driver: { ...driver, acquire } })]
     const [running, begun, go] = [gate(), gate(), gate()]
@@ -184,9 +188,41 @@ describe('once', () => {
     expect(runs).toBe(1)
   })
 
-  it.each([
+  it.each<[name: string, result: unknown, why: string]>([
     ['no JSON', new Date(), 'result must be a value that JSON keeps unchanged'],
     ['too large', 'x'.repeat(20_000), 'at most 16368 bytes as JSON (it has 20002)'],
+    [
+      'longer as JSON than a string can be',
+      '\u0001'.repeat(100_000_000),
+      'result cannot be encoded as JSON: Invalid string',
+    ],
+    [
+      'a getter throws',
+      {
+        get total() {
+          throw new Error('no total')
+        },
+      },
+      'result cannot be encoded as JSON: no total',
+    ],
+    [
+      'a message that no store can keep',
+      {
+        get a() {
+          throw new Error(`\0\ud800${'😀'.repeat(600)}`)
+        },
+      },
+      ' was not kept: ',
+    ],
+    [
+      'a message that is cut between surrogates',
+      { [`${'x'.repeat(54)}${'😀'.repeat(600)}`]: new Date() },
+      ' was not kept: ',
+    ],
+    ...Object.entries(notJson).map(
+      ([name, value]) => [name, [value], ' was not kept: '] satisfies [string, unknown, string],
+    ),
+    ['a proxy that cannot be awaited', notJson['a proxy that refuses everything'], ' was not kept: '],
   ])(
     'a result that cannot be kept (%s) is an error for every caller, and the job does not run again',
     async (_, result, why) => {
@@ -200,6 +236,7 @@ describe('once', () => {
         const told = await jobs.once('key', work, HOUR).catch((error: unknown) => error)
         expect(told).toBeInstanceOf(ResultNotKeptError)
         expect(String(told)).toContain(why)
+        expect(isStorable(String(told))).toBe(true)
       }
       expect(runs).toBe(1)
     },
@@ -459,6 +496,15 @@ describe('once', () => {
     expect(() => jobs.everyTick('name', fn, { everySeconds: 0 })).toThrow('everySeconds must be')
     expect(() => jobs.everyTick('name', fn, { forSeconds: -1 })).toThrow('forSeconds must be')
     expect(() => jobs.everyTick('', fn)).toThrow('name must be')
+    expect(() => jobs.everyTick('x'.repeat(181), fn)).toThrow(
+      'name must be a string of 1 to 180 characters, without NUL and without lone surrogates, but is a string of 181',
+    )
+    const longest = jobs.everyTick('x'.repeat(180), fn)
+    const job = (id: string) => ({ id, timestamp: 0 })
+    expect(await longest(new Date())).toBe(1)
+    expect(await longest(job('y'.repeat(64)))).toBe(1)
+    await expect(longest(job('y'.repeat(65)))).rejects.toMatchObject({ argument: 'tick' })
+    await expect(jobs.everyTick('a', fn)(job('y'.repeat(65)))).rejects.toMatchObject({ argument: 'tick' })
     await expect(jobs.everyTick('name', fn)()).rejects.toMatchObject({ argument: 'everySeconds' })
   })
 

@@ -350,6 +350,46 @@ describe('a local share', () => {
     expect(allowed).toBe(100)
   })
 
+  it.each([10, 15, 30, 50, 64])('of %i hands out all units to calls of different costs', async (units) => {
+    const { limiter, lists } = scene()
+    const shared = limiter(HUNDRED, { localShare: { units, forSeconds: 10 } })
+    let given = 0
+    for (let call = 0; call < 100; call += 1) {
+      const cost = call % 2 === 0 ? 1 : 10
+      if ((await shared.consume('hot', { cost })).allowed) given += cost
+    }
+    expect(given).toBe(100)
+    // The blocks, one that is refused, and what calls ask for themselves after that.
+    expect(lists.length).toBeLessThan(20)
+  })
+
+  it('hands out the rest of a block with the next one, but no longer than its own time', async () => {
+    const { limiter, time, lists, slow } = scene()
+    const slowly = { limit: 100, periodSeconds: 10_000_000 }
+    const shared = limiter(slowly, { localShare: { units: 10, forSeconds: 5 } })
+    await shared.consume('hot')
+    await time.run(3_000)
+    slow.ms = 1_000
+    const large = shared.consume('hot', { cost: 10 })
+    // It waits for no block: the rest is enough.
+    expect((await shared.consume('hot', { cost: 2 })).allowed).toBe(true)
+    await time.run(1_000)
+    expect((await large).remaining).toBe(100 - 13)
+    await time.run(1_000) // the time of the first block, which was used first
+    expect((await shared.consume('hot', { cost: 7 })).remaining).toBe(80)
+    expect(lists.length).toBe(2)
+    slow.ms = 0
+    await shared.consume('other')
+    await time.run(4_999)
+    await shared.consume('other', { cost: 10 })
+    await time.run(1)
+    await shared.consume('other', { cost: 2 })
+    await time.run(4_999)
+    // 9 of the first block were used in time, and 3 of the second one. Its other 7 are lost.
+    await shared.consume('other', { cost: 1 })
+    expect((await limiter(slowly).peek('other')).remaining).toBe(100 - 30)
+  })
+
   it('loses units that are not used in time, at most those of a block', async () => {
     const { limiter, time } = scene()
     const shared = limiter(HUNDRED, { localShare: { units: 30, forSeconds: 5 } })

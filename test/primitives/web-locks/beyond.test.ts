@@ -11,7 +11,7 @@ import {
   LeaseLostError,
   StoreError,
 } from '../../../src/index.ts'
-import { type LockManager, type WebLocksOptions, webLocks } from '../../../src/primitives/web-locks/web-locks.ts'
+import { type LockManager, WebLocks, type WebLocksOptions } from '../../../src/primitives/web-locks/web-locks.ts'
 import { type FaultyNetwork, faultyNetwork } from '../../../src/testing/conformance/faulty-network.ts'
 import { makeFolder } from '../../harness/folders.ts'
 import { startRedis } from '../../harness/servers.ts'
@@ -20,19 +20,27 @@ import { hold, isFree, rejectsWithName } from './test-context.ts'
 
 /** What is not in the specification: leases that end, stores that cannot be reached, processes that die. */
 
-const opened: LockManager[] = []
+const opened: WebLocks[] = []
 afterEach(async () => {
-  for (const manager of opened.splice(0)) await manager.close()
+  for (const web of opened.splice(0)) await web.close()
 })
 
 const folder = makeFolder('web-locks-beyond')
 afterAll(() => folder.remove())
 
-function open(options: WebLocksOptions = {}): LockManager {
-  const manager = webLocks({ driver: memoryDriver(), ...options })
-  opened.push(manager)
-  return manager
+function openWeb(options: WebLocksOptions = {}): WebLocks {
+  const web = new WebLocks({ driver: memoryDriver(), ...options })
+  opened.push(web)
+  return web
 }
+
+function webAt(url: string): WebLocks {
+  const web = new WebLocks({ url })
+  opened.push(web)
+  return web
+}
+
+const open = (options?: WebLocksOptions): LockManager => openWeb(options).locks
 
 function openOverNetwork(options: WebLocksOptions = {}): { locks: LockManager; network: FaultyNetwork } {
   const network = faultyNetwork(memoryDriver())
@@ -104,23 +112,23 @@ describe('a lock that is lost', () => {
 
   it('rejects at once, before its callback ends', async () => {
     const store = createMemoryStore()
-    const [locks, thief] = [open({ driver: memoryDriver({ store }) }), open({ driver: memoryDriver({ store }) })]
+    const [locks, taker] = [open({ driver: memoryDriver({ store }) }), open({ driver: memoryDriver({ store }) })]
     const robbed = locks.request('name', async () => {
-      await thief.request('name', { steal: true }, () => {})
+      await taker.request('name', { steal: true }, () => {})
       throw new Error('its own')
     })
     await rejectsWithName(robbed, 'AbortError')
   })
 })
 
-describe('a manager that is closed', () => {
+describe('locks that are closed', () => {
   it('releases its locks and ends its waits: both reject with an AbortError', async () => {
     const store = createMemoryStore()
-    const [locks, other] = [open({ driver: memoryDriver({ store }) }), open({ driver: memoryDriver({ store }) })]
-    const [holding, waiting] = [hold(locks, 'name'), hold(locks, 'name')]
+    const [web, other] = [openWeb({ driver: memoryDriver({ store }) }), open({ driver: memoryDriver({ store }) })]
+    const [holding, waiting] = [hold(web.locks, 'name'), hold(web.locks, 'name')]
     await holding.granted
-    await locks.query()
-    await locks.close()
+    await web.locks.query()
+    await web.close()
     for (const { done } of [holding, waiting]) {
       await rejectsWithName(done, 'AbortError')
       assert.ok((await causeOf(done)) instanceof ClosedError)
@@ -130,22 +138,32 @@ describe('a manager that is closed', () => {
   })
 
   it('rejects later calls with an InvalidStateError', async () => {
-    const locks = open()
-    await locks.close()
-    assert.equal(locks.closed, true)
+    const web = openWeb()
+    await web.close()
+    assert.equal(web.closed, true)
     await rejectsWithName(
-      locks.request('-', () => {}),
+      web.locks.request('-', () => {}),
       'InvalidStateError',
     )
-    await rejectsWithName(locks.query(), 'InvalidStateError')
+    await rejectsWithName(web.locks.query(), 'InvalidStateError')
+  })
+
+  it('lets held locks be released for drainSeconds, and ends the waits at once', async () => {
+    const web = openWeb()
+    const [holding, waiting] = [hold(web.locks, 'name'), hold(web.locks, 'name')]
+    await holding.granted
+    const closed = web.close({ drainSeconds: 60 })
+    await rejectsWithName(waiting.done, 'AbortError')
+    holding.end('done')
+    assert.equal(await holding.done, 'done')
+    await closed
   })
 })
 
 describe('a store that cannot be reached', () => {
   it('a request that is aborted for any reason while the store is being opened does not block its name', async () => {
     // The first use opens the store, which takes at least one turn of the event loop.
-    const locks = webLocks({ url: 'memory:aborted-while-opening' })
-    opened.push(locks)
+    const { locks } = webAt('memory:aborted-while-opening')
     const controller = new AbortController()
     const first = locks.request('name', { signal: controller.signal }, () => assert.fail('granted'))
     const reason = new AbortedError('something else', undefined)
@@ -219,8 +237,7 @@ describe('a store that cannot be reached', () => {
   it('can be down at the first use, and come back', async () => {
     await using redis = await startRedis()
     await redis.kill()
-    const locks = webLocks({ url: redis.url })
-    opened.push(locks)
+    const { locks } = webAt(redis.url)
     const request = locks.request('name', () => 'granted')
     await redis.restart()
     assert.equal(await request, 'granted')
@@ -230,20 +247,20 @@ describe('a store that cannot be reached', () => {
 describe('settings', () => {
   it('are checked before anything is opened', () => {
     const wrong: WebLocksOptions[] = [{ prefix: '\0' }, { prefix: 'x'.repeat(101) }, { timeoutSeconds: 0 }]
-    for (const options of wrong) assert.throws(() => webLocks(options), InvalidArgumentError)
-    assert.throws(() => webLocks({ prefix: 7 as unknown as string }), /prefix must be text/)
+    for (const options of wrong) assert.throws(() => new WebLocks(options), InvalidArgumentError)
+    assert.throws(() => new WebLocks({ prefix: 7 as unknown as string }), /prefix must be text/)
   })
 })
 
 describe('two processes on one file', { timeout: 60_000 }, () => {
   const source = `
-    import { webLocks } from 'holdfast/web-locks'
-    const locks = webLocks({ url: process.env.STORE, timeoutSeconds: 1 })
+    import { WebLocks } from 'holdfast/web-locks'
+    const { locks, holderId } = new WebLocks({ url: process.env.STORE, timeoutSeconds: 1 })
     let ended
     expose({
       hold: (name, options) => new Promise((granted, failed) => {
         ended = locks.request(name, options, (lock) => {
-          granted(locks.clientId)
+          granted(holderId)
           return new Promise(() => {})
         }).then(() => 'resolved', (error) => error.name)
         ended.then(failed)

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { LockInfo } from '../../../src/primitives/web-locks/web-locks.ts'
-import { type Holding, heldOn, hold, pendingOn, type Section, shown } from './test-context.ts'
+import { type Holding, heldOn, hold, idOf, pendingOn, type Section, shown } from './test-context.ts'
 
 export const query: Section = (test) => {
   test('nothing is held and nothing waits at first', async ({ locks }) => {
@@ -15,8 +15,8 @@ export const query: Section = (test) => {
     for (const client of [locks, other]) {
       const held = (await shown(scene, client, 2)).toSorted((a, b) => (a.name < b.name ? -1 : 1))
       assert.deepEqual(held, [
-        { name, mode: 'exclusive', clientId: locks.clientId },
-        { name: `${name} 2`, mode: 'shared', clientId: locks.clientId },
+        { name, mode: 'exclusive', clientId: idOf(locks) },
+        { name: `${name} 2`, mode: 'shared', clientId: idOf(locks) },
       ])
     }
     for (const holding of holdings) holding.end()
@@ -27,8 +27,8 @@ export const query: Section = (test) => {
     const [holding, waiting] = [hold(locks, name), hold(locks, name, { mode: 'shared' })]
     await holding.granted
     assert.deepEqual(await locks.query(), {
-      held: [{ name, mode: 'exclusive', clientId: locks.clientId }],
-      pending: [{ name, mode: 'shared', clientId: locks.clientId }],
+      held: [{ name, mode: 'exclusive', clientId: idOf(locks) }],
+      pending: [{ name, mode: 'shared', clientId: idOf(locks) }],
     })
     holding.end()
     await waiting.granted
@@ -41,7 +41,7 @@ export const query: Section = (test) => {
     await holding.granted
     const waiting = hold(other, name)
     await other.query()
-    assert.deepEqual(await pendingOn(locks, name), [{ name, mode: 'exclusive', clientId: other.clientId }])
+    assert.deepEqual(await pendingOn(locks, name), [{ name, mode: 'exclusive', clientId: idOf(other) }])
     holding.end()
     await waiting.granted
     waiting.end()
@@ -50,13 +50,13 @@ export const query: Section = (test) => {
 
   test('clients have different ids, which do not change', async (scene) => {
     const { locks, other, name } = scene
-    assert.notEqual(locks.clientId, other.clientId)
+    assert.notEqual(idOf(locks), idOf(other))
     const holdings = [locks, locks, other].map((client, index) => hold(client, `${name} ${index}`))
     await Promise.all(holdings.map(({ granted }) => granted))
     const ids = (await shown(scene, locks, 3))
       .toSorted((a, b) => (a.name < b.name ? -1 : 1))
       .map(({ clientId }) => clientId)
-    assert.deepEqual(ids, [locks.clientId, locks.clientId, other.clientId])
+    assert.deepEqual(ids, [idOf(locks), idOf(locks), idOf(other)])
     for (const holding of holdings) holding.end()
     await Promise.all(holdings.map(({ done }) => done))
   })
@@ -116,7 +116,7 @@ export const query: Section = (test) => {
     for (const each of [names[1], names[2], names[0]]) await take(each)
     const order = async () => (await shown(scene, locks, 3)).map((info) => info.name)
     assert.deepEqual(await order(), [names[1], names[2], names[0]])
-    if (capabilities.steal) {
+    if (capabilities.force === 'claim') {
       for (const each of [names[2], names[1]]) await take(each, { steal: true })
       assert.deepEqual(await order(), [names[0], names[2], names[1]])
     }
@@ -152,8 +152,8 @@ export const query: Section = (test) => {
     await Promise.all([locks.query(), other.query()])
     const { held, pending } = await locks.query()
     const clientsOf = (list: LockInfo[]) => [one, two].map((each) => list.find((info) => info.name === each)?.clientId)
-    assert.deepEqual(clientsOf(held), [locks.clientId, other.clientId])
-    assert.deepEqual(clientsOf(pending), [other.clientId, locks.clientId])
+    assert.deepEqual(clientsOf(held), [idOf(locks), idOf(other)])
+    assert.deepEqual(clientsOf(pending), [idOf(other), idOf(locks)])
     for (const each of [...holdings, ...waiting]) each.end()
     await Promise.all([...holdings, ...waiting].map(({ done }) => done))
   })
@@ -188,7 +188,7 @@ export const query: Section = (test) => {
     await Promise.all(holdings.map(({ granted }) => granted))
     const held = await shown(scene, other, 3)
     assert.equal(held.length, 3)
-    assert.deepEqual(new Set(held.map(({ clientId }) => clientId)), new Set([locks.clientId, other.clientId]))
+    assert.deepEqual(new Set(held.map(({ clientId }) => clientId)), new Set([idOf(locks), idOf(other)]))
     for (const holding of holdings) holding.end()
     await Promise.all(holdings.map(({ done }) => done))
   })

@@ -6,8 +6,8 @@ import {
   type LockInfo,
   type LockManager,
   type LockOptions,
+  WebLocks,
   type WebLocksOptions,
-  webLocks,
 } from '../../../src/primitives/web-locks/web-locks.ts'
 
 /** What a case receives: two clients of an origin of their own, and a resource name. */
@@ -37,26 +37,32 @@ export interface Drivers {
 }
 
 export function unmet({ capabilities }: Pick<Drivers, 'capabilities'>, needs: readonly Need[]): string | undefined {
-  const { steal, queue, metadata, expiry } = capabilities
-  const has: Record<Need, boolean> = { steal, queue, metadata, ttl: expiry === 'ttl' }
+  const { force, queue, metadata, expiry } = capabilities
+  const has: Record<Need, boolean> = { steal: force === 'claim', queue, metadata, ttl: expiry === 'ttl' }
   return needs.find((need) => !has[need])
 }
 
 export async function inScene({ capabilities, a, b }: Drivers, body: Body): Promise<void> {
   const prefix = `${randomUUID()}:`
-  const opened: LockManager[] = []
+  const opened: WebLocks[] = []
   const open = (options: WebLocksOptions): LockManager => {
-    const manager = webLocks({ prefix, ...options })
-    opened.push(manager)
-    return manager
+    const web = new WebLocks({ prefix, ...options })
+    opened.push(web)
+    ids.set(web.locks, web.holderId)
+    return web.locks
   }
   const [locks, other] = [open({ driver: a }), open({ driver: b })]
   try {
     await body({ capabilities, locks, other, name: 'resource', open: (options) => open({ driver: a, ...options }) })
   } finally {
-    await Promise.all(opened.map((manager) => manager.close()))
+    await Promise.all(opened.map((web) => web.close()))
   }
 }
+
+const ids = new WeakMap<LockManager, string>()
+
+/** What `query` shows as the client of a scene's manager. */
+export const idOf = (locks: LockManager): string => ids.get(locks) as string
 
 /** A request whose callback ends when the test decides. */
 export interface Holding {

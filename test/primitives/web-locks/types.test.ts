@@ -5,7 +5,7 @@ import { tsc } from '../../../scripts/support/command.mjs'
 
 /** Code for the browser, compiled with the browser's own types. Only one name changes. */
 const program = `
-  import { Lock, LockManager as Manager, webLocks } from 'holdfast/web-locks'
+  import { Lock, LockManager as Manager, WebLocks } from 'holdfast/web-locks'
 
   async function forTheBrowser(locks: LockManager): Promise<string> {
     const value: number = await locks.request('name', async (lock) => lock!.name.length)
@@ -21,7 +21,8 @@ const program = `
     return \`\${value} \${shared} \${refused} \${shown}\`
   }
 
-  await using ours = webLocks({ url: 'memory:' })
+  await using web = new WebLocks({ url: 'memory:' })
+  const ours = web.locks
   const theirs: LockManager = ours
   const lock: globalThis.Lock = {} as Lock
   void forTheBrowser(theirs)
@@ -33,7 +34,7 @@ const program = `
   await ours.request('name', {}, (lock) => lock?.signal.aborted === false && lock.fencingToken > length)
   // @ts-expect-error a mode is one of two words
   void ours.request('name', { mode: 'upgradable' }, () => {})
-  // @ts-expect-error webLocks() makes one
+  // @ts-expect-error WebLocks makes one
   new Manager({})
 `
 
