@@ -47,14 +47,14 @@ async function measureCalls(count) {
   for (let round = 0; round < rounds; round += 1) {
     for (const [index, { driver }] of tables.entries()) {
       const claims = claimsFor(count)
-      const leases = leasesOf(claims, await timed(times[index].acquire, () => driver.acquire(claims)))
+      const leases = leasesOf(claims, await timed(times[index].acquire, () => driver.acquire(claims, { secret: '' })))
       await timed(times[index].renew, () => driver.renew(leases))
       await timed(times[index].release, () => driver.release(leases))
     }
   }
   for (const [index, { driver, steps }] of tables.entries()) {
     const claims = claimsFor(count)
-    const acquire = await plansOf(client, () => driver.acquire(claims))
+    const acquire = await plansOf(client, () => driver.acquire(claims, { secret: '' }))
     const leases = leasesOf(claims, acquire.result)
     const renew = await plansOf(client, () => driver.renew(leases))
     const release = await plansOf(client, () => driver.release(leases))
@@ -101,7 +101,7 @@ function claimsFor(count) {
   return Array.from({ length: count }, () => {
     names += 1
     const lockName = `explain:${names}`
-    return { lockName, claimId: lockName, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waitMs: 0 }
+    return { lockName, claimId: lockName, holderId: 'h', mode: 'exclusive', permits: 1, ttlMs: 60_000, waiterTtlMs: 0 }
   })
 }
 

@@ -42,7 +42,7 @@ export async function open(options) {
       return () => lease.release()
     },
     ...(limiter && { consume: (key) => limiter.consume(key) }),
-    fill: (names) => driver.acquire(names.map(claimOf)),
+    fill: (names) => driver.acquire(names.map(claimOf), { secret: '' }),
     async close() {
       await lock.close()
       await limiter?.close()
@@ -143,5 +143,5 @@ const claimOf = (lockName) => ({
   mode: 'exclusive',
   permits: 1,
   ttlMs: HOUR_MS,
-  waitMs: 0,
+  waiterTtlMs: 0,
 })

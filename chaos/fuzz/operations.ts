@@ -96,7 +96,7 @@ export const OPERATIONS: Readonly<Record<string, (subject: Subject) => Promise<v
   },
   async force(subject) {
     const { judge, client, name, other } = subject
-    if (!client.driver.capabilities.steal) return
+    if (client.driver.capabilities.force !== 'claim') return
     await other.acquire(name, TERMS).catch(() => {})
     await judge.settles('forceRelease', () => client.lock.forceRelease(name, { by: 'the fuzzer' }))
   },

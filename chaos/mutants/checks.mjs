@@ -21,6 +21,7 @@ import { join } from 'node:path'
 const NAMED = {
   simulation: { args: ['chaos/mutants/simulation.mjs'], fails: /^seed \d+: /m },
   model: test('test/chaos/model.test.ts', 'none'),
+  programs: test('test/model/model.test.ts', 'none', { HOLDFAST_MODEL_RUNS: '3000' }),
   'redis histories': test('test/drivers/redis/histories.test.ts', 'none', { HISTORIES: '30' }),
 }
 

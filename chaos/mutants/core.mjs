@@ -4,6 +4,15 @@
 /** @type {Mutant[]} */
 export const core = [
   {
+    name: 'grant-of-an-older-request',
+    breaks: 'a late message about a grant that has ended counts',
+    file: 'src/core/claim/pending-claim.ts',
+    search: "if (proved === 'before') this.#request()",
+    replace:
+      "if (proved === 'before') this.#accept(grant, (this.#callBefore as SentCall).sent, this.#parts.clock.now())",
+    checks: ['test/core/claim/announced-grants.test.ts'],
+  },
+  {
     name: 'margin-added-to-the-lease',
     breaks: 'a lease is trusted after it may have ended in the store',
     file: 'src/core/lease/deadline.ts',
@@ -23,8 +32,8 @@ export const core = [
     name: 'trusted-from-the-answer',
     breaks: 'a lease is trusted from the answer, not from the request',
     file: 'src/core/claim/pending-claim.ts',
-    search: 'this.#settle({ granted: true, grant, sent, answered, unansweredMs })',
-    replace: 'this.#settle({ granted: true, grant, sent: answered, answered, unansweredMs })',
+    search: ': { sent, answered, grantedMs: grant.ttlMs }',
+    replace: ': { sent: answered, answered, grantedMs: grant.ttlMs }',
     checks: ['simulation'],
   },
   {
@@ -39,8 +48,8 @@ export const core = [
     name: 'deadline-unchecked-before-a-renewal',
     breaks: '`held` is true after a stall, and a renewal is sent past the deadline',
     file: 'src/core/lease/held-lease.ts',
-    search: 'return this.#ended === undefined && this.#heldAt(this.#context.clock.now())',
-    replace: 'return this.#ended === undefined',
+    search: "return this.#state === 'held' && this.#heldAt(this.#context.clock.now())",
+    replace: "return this.#state === 'held'",
     checks: ['simulation'],
   },
   {
@@ -87,16 +96,16 @@ export const core = [
     name: 'release-not-detached',
     breaks: 'a claim that is given up leaves its lease or its place behind',
     file: 'src/core/claim/pending-claim.ts',
-    search: '    this.#finish()\n    this.#withdraw()\n    this.#settle(error)',
-    replace: '    this.#finish()\n    this.#settle(error)',
+    search: 'const work = this.#withdraw()\n    const { queue',
+    replace: 'const work: Promise<void> | undefined = undefined\n    const { queue',
     checks: ['simulation'],
   },
   {
     name: 'release-overtakes-its-acquire',
     breaks: 'the release of a claim that is given up does not wait for the request in flight',
     file: 'src/core/claim/pending-claim.ts',
-    search: 'if (this.#requestInFlight || this.#lastSent === undefined) return',
-    replace: 'if (this.#lastSent === undefined) return',
+    search: 'if (this.#isRequestInFlight || this.#trustedFrom === undefined) return undefined',
+    replace: 'if (this.#trustedFrom === undefined) return undefined',
     checks: ['simulation', 'test/core/claim/leaks.test.ts', 'test/drivers/memory/conformance.test.ts'],
   },
   {

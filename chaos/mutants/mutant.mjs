@@ -5,6 +5,7 @@ import { core } from './core.mjs'
 import { redis } from './redis.mjs'
 import { redlock } from './redlock.mjs'
 import { sql } from './sql.mjs'
+import { uses } from './uses.mjs'
 
 /**
  * One change that makes the library unsafe.
@@ -19,7 +20,7 @@ import { sql } from './sql.mjs'
  */
 
 /** @type {readonly Mutant[]} */
-export const MUTANTS = [...core, ...redis, ...redlock, ...sql]
+export const MUTANTS = [...core, ...uses, ...redis, ...redlock, ...sql]
 
 /**
  * The file's text with the mutant. Throws if the mutant does not match exactly once, so that no mutant dies unnoticed

@@ -63,8 +63,8 @@ export const redlock = [
     name: 'redlock-released-on-a-quorum-only',
     breaks: 'votes stay on the nodes that did not answer',
     file: 'src/drivers/redlock/driver.ts',
-    search: 'list.answers = nodes.map((node) => node.release(list.leases))',
-    replace: 'list.answers = nodes.map((node, at) => (at < quorum ? node.release(list.leases) : Promise.resolve([])))',
+    search: 'for (const at of nodes.keys()) releaseAt(at, list)',
+    replace: 'for (const at of nodes.keys()) if (at < quorum) releaseAt(at, list)',
     checks: ['test/drivers/redlock/failures.test.ts :: failure 17', 'test/drivers/redlock/rounds.test.ts'],
   },
   {

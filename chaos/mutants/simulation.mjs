@@ -1,6 +1,6 @@
 // @ts-check
-// The simulation of src/testing, without a test runner: the same seeds each time, until one breaks a rule. It bundles
-// the sources, which costs a tenth of a build.
+// The simulation, without a test runner: the same seeds each time, until one breaks a rule. It bundles the sources,
+// which costs a tenth of a build.
 import { pathToFileURL } from 'node:url'
 import { build } from 'esbuild'
 
@@ -10,7 +10,7 @@ const outfile = '.cache/simulation.mjs'
 await build({
   stdin: {
     contents: `
-      export { simulate } from './src/testing/simulation/simulate.ts'
+      export { simulate } from './test/simulation/simulate.ts'
       export { createMemoryStore, memoryDriver } from './src/drivers/memory.ts'`,
     resolveDir: process.cwd(),
   },

@@ -128,7 +128,7 @@ export const sql = [
   {
     name: 'advisory-key-of-32-bits',
     breaks: 'two lock names share a key',
-    file: 'src/drivers/postgres-advisory/key.ts',
+    file: 'src/drivers/postgres-advisory/held-locks.ts',
     search: '.readBigInt64BE(0).toString()',
     replace: '.readInt32BE(0).toString()',
     checks: ['test/drivers/postgres-advisory/failures.test.ts :: failure 27'],
@@ -163,17 +163,9 @@ export const sql = [
     name: 'postgres-proof-unchecked',
     breaks: 'a forged notification is taken for a grant',
     file: NOTIFY,
-    search: 'if (!isNewest && (previous === undefined || !event.isProvedBy(this.#key, previous.id))) return',
-    replace: '',
+    search: 'else listener.granted(claimId, grant, isProved)',
+    replace: 'else listener.granted(claimId, grant, () => isProved !== undefined)',
     checks: ['test/drivers/postgres/forgery.test.ts'],
-  },
-  {
-    name: 'postgres-grant-of-an-older-call',
-    breaks: 'a late notification of a grant that has ended counts',
-    file: NOTIFY,
-    search: 'if (grant === undefined || !isNewest)',
-    replace: 'if (grant === undefined)',
-    checks: ['test/drivers/postgres/proofs.test.ts :: before the newest'],
   },
   {
     name: 'postgres-key-is-public',

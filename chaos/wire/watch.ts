@@ -54,15 +54,15 @@ export class Watch {
   }
 
   /**
-   * A client takes this name by force. Its leases may end in the store before their holders can know, and the thief may
-   * hold it for this long, if its call fails.
+   * A client takes this name by force. Its leases may end in the store before their holders can know, and the new
+   * holder may hold it for this long, if its call fails.
    */
   taken(name: string, forMs: number): void {
     for (const each of this.#all) if (each.name === name) each.isOver = true
     this.#takenUntil.set(name, nowMs() + forMs)
   }
 
-  /** The thief has released it. */
+  /** The new holder has released it. */
   freed(name: string): void {
     this.#takenUntil.delete(name)
   }

@@ -28,7 +28,7 @@ export function forgedMessage(draw: Draw, known: Known): Buffer {
     case 5:
       return Buffer.from(JSON.stringify([claimId]))
     case 6:
-      return Buffer.from(theft(draw, [claimId, heldClaimId]))
+      return Buffer.from(forced(draw, [claimId, heldClaimId]))
     case 7:
       return Buffer.from(JSON.stringify([lockName, claimId, `${draw.fraction()}`]))
     case 8:
@@ -46,7 +46,7 @@ export function forgedMessage(draw: Draw, known: Known): Buffer {
     case 10:
       return Buffer.concat([Buffer.from(`["${claimId}",`), oddBytes(draw), Buffer.from(']')])
     default:
-      return Buffer.from(draw.chance(0.15) ? huge(draw, known) : oddText(draw, theft(draw, [heldClaimId])))
+      return Buffer.from(draw.chance(0.15) ? huge(draw, known) : oddText(draw, forced(draw, [heldClaimId])))
   }
 }
 
@@ -60,10 +60,10 @@ function grant(draw: Draw, claimId: string): string {
   return `[${told},${draw.one([`"${proof}"`, '""', '7', 'null', `"${'f'.repeat(100)}"`])}]`
 }
 
-const theft = (draw: Draw, claimIds: readonly string[]): string =>
+const forced = (draw: Draw, claimIds: readonly string[]): string =>
   JSON.stringify({
     lost: draw.one<unknown>([claimIds, [...claimIds, 7, null, {}], claimIds[0], {}, Array(2_000).fill(claimIds[0])]),
-    by: draw.one<unknown>(['a thief', 7, null, {}, ['x'], 'x'.repeat(5_000), undefined]),
+    by: draw.one<unknown>(['an operator', 7, null, {}, ['x'], 'x'.repeat(5_000), undefined]),
   })
 
 function huge(draw: Draw, { claimId, lockName }: Known): string {

@@ -58,7 +58,7 @@ async function runOn(store: ChannelStore, draw: Draw, judge: Judge): Promise<voi
     await store.send(channel, message)
     judge.check(!isGranted, () => 'a waiter was granted a lock that another client holds')
   }
-  // For the messages to arrive, and for a holder that was told of a theft to ask the store.
+  // For the messages to arrive, and for a holder that was told of a forced release to ask the store.
   await pause(60)
   judge.check(!isGranted, () => 'a waiter was granted a lock that another client holds')
   // A process that stalls for longer than a lease lasts has lost it, too.

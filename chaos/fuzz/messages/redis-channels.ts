@@ -40,12 +40,12 @@ export async function openRedisChannels(library: Library, count: 1 | 3): Promise
       const channel = String((JSON.parse(found[1]) as unknown[])[7])
       const [, listening] = (await forger.pubsub('NUMSUB', channel)) as [string, number]
       if (listening === 0) return undefined
-      return { claimId: JSON.parse(found[0].slice(1)) as string, channels: [channel, 'holdfast:stolen'] }
+      return { claimId: JSON.parse(found[0].slice(1)) as string, channels: [channel, 'holdfast:forced'] }
     })
   const waitingForRelease = (): Promise<Waiting> =>
     until(async () => {
       const [, listening] = (await forger.pubsub('NUMSUB', 'holdfast:released')) as [string, number]
-      return listening === 0 ? undefined : { claimId: 'unknown', channels: ['holdfast:released', 'holdfast:stolen'] }
+      return listening === 0 ? undefined : { claimId: 'unknown', channels: ['holdfast:released', 'holdfast:forced'] }
     })
   return {
     name: count === 1 ? 'redis' : 'redlock',

@@ -38,8 +38,8 @@ export async function fill(draw: Draw, driver: Driver, lockName: string): Promis
       ...limit,
       mode: at === 2 ? ('exclusive' as const) : mode,
       claimId: `c${at}`,
-      waitMs: waits ? 2_000 : 0,
+      waiterTtlMs: waits ? 2_000 : 0,
     }
   })
-  await driver.acquire(claims.slice(0, draw.whole(1, 3))).catch(() => {})
+  await driver.acquire(claims.slice(0, draw.whole(1, 3)), { secret: 'a secret' }).catch(() => {})
 }

@@ -3,11 +3,11 @@ import { CALL_MS, SLACK_MS, TTL_MS, WAIT_MS } from '../settings.ts'
 import { ALL, parts, type Scene } from './scene.ts'
 
 /** Of the lease by which `forceRelease` takes a lock. A process that dies in it leaves the lock for this long. */
-const THIEF_TTL_MS = 5_000
+const FORCING_TTL_MS = 5_000
 
 /** A lock is taken from its holder by force, while another client waits for it. */
-export const steal: Scene = {
-  name: 'steal',
+export const force: Scene = {
+  name: 'force',
   stores: ['redis', 'postgres'],
   clients: 3,
   grants: 2,
@@ -16,10 +16,10 @@ export const steal: Scene = {
     const first = await play.acquire(a, { name, heartbeat: true })
     const waiting = play.acquire(c, { name, waits: true, heartbeat: true })
     await pause(60)
-    // Without a first lease, the waiter is the holder that is robbed. Until its grant is known, it looks like one that
-    // lost its lease for no reason.
+    // Without a first lease, the waiter is the holder that loses its lease by force. Until its grant is known, it
+    // looks like one that lost its lease for no reason.
     if (first === undefined) await waiting
-    play.watch.taken(name, THIEF_TTL_MS)
+    play.watch.taken(name, FORCING_TTL_MS)
     const ended = await play.settles('b forceRelease', CALL_MS * 6, () => b.lock.forceRelease(name, { by: 'client b' }))
     if (ended !== undefined) play.watch.freed(name)
     const second = await waiting

@@ -1,5 +1,5 @@
 import { acquire, askAgain, expiry, handOff, release, renewal } from './basic.ts'
-import { closing, election, giveUp, steal } from './changes.ts'
+import { closing, election, force, giveUp } from './changes.ts'
 import type { Scene } from './scene.ts'
 import { failover, refusedWrites, scriptsLost } from './servers.ts'
 import { limited, shared, vote, withLocks } from './sharing.ts'
@@ -11,7 +11,7 @@ export const SCENES: readonly Scene[] = [
   release,
   renewal,
   expiry,
-  steal,
+  force,
   shared,
   limited,
   withLocks,
