@@ -28,7 +28,9 @@ console.log(`for ada: ${page.status}, ${page.headers.get('content-type')}`)
 const shown = await GET(new Request(`${base}/api/lock?store=0&name=order:123`, { headers }))
 const { leases } = (await shown.json()) as { leases: { holder: string }[] }
 console.log(`order:123 is held by ${leases[0]?.holder}`)
-const acted = await POST(new Request(`${base}/api/break`, { method: 'POST', headers: { ...headers, origin: base } }))
+const acted = await POST(
+  new Request(`${base}/api/force-release`, { method: 'POST', headers: { ...headers, origin: base } }),
+)
 console.log(`actions are not allowed: ${acted.status}`)
 
 await lock.close()

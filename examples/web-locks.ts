@@ -1,10 +1,11 @@
 // The Web Locks API on a store. A function that was written for navigator.locks is called by two processes, which are
-// two managers here.
+// two clients here.
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type LockManager, webLocks } from 'holdfast/web-locks'
+import { type LockManager, WebLocks } from 'holdfast/web-locks'
 
-await using one = webLocks({ url: 'memory:web-locks', holderId: 'instance-1' })
-await using two = webLocks({ url: 'memory:web-locks', holderId: 'instance-2' })
+await using web1 = new WebLocks({ url: 'memory:web-locks', holderId: 'instance-1' })
+await using web2 = new WebLocks({ url: 'memory:web-locks', holderId: 'instance-2' })
+const [one, two] = [web1.locks, web2.locks]
 
 // Only one instance synchronises, and the others return at once.
 async function sync(locks: LockManager): Promise<string> {

@@ -30,8 +30,7 @@ const columns = [
   ['wakes waiters', ({ wake }) => yesOrNo(wake)],
   ['metadata', ({ metadata }) => yesOrNo(metadata)],
   ['rate limits', ({ rate }) => yesOrNo(rate)],
-  ['stealing', ({ steal }) => yesOrNo(steal)],
-  ['forced release', ({ force }) => yesOrNo(force)],
+  ['forced release', ({ force }) => yesOrNo(force !== false)],
   ['several names in one step', ({ groups }) => yesOrNo(groups)],
 ]
 
@@ -43,7 +42,7 @@ const primitives = [
   ['`LeaderElection`', ({ metadata }) => (metadata ? 'yes' : 'yes, without a published value')],
   ['`OnceOnly`', ({ expiry, metadata }) => yesOrNo(expiry === 'ttl' && metadata)],
   ['`RateLimiter`', ({ rate }) => yesOrNo(rate)],
-  ['Web Locks', ({ steal }) => (steal ? 'yes' : 'yes, without `steal`')],
+  ['Web Locks', ({ force }) => (force === 'claim' ? 'yes' : 'yes, without `steal`')],
 ]
 
 /**

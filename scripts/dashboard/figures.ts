@@ -26,12 +26,12 @@ export async function main(_: readonly string[], root: string): Promise<number> 
     mode: 'exclusive' as const,
     permits: 1,
     ttlMs: TTL_MS,
-    waitMs: 0,
+    waiterTtlMs: 0,
   })
   const held = new Map<number, { lockName: string; claimId: string; fencingToken: number }>()
   const take = async (numbers: readonly number[], round: number): Promise<void> => {
     const claims = numbers.map((number) => claim(number, round))
-    const answers = await driver.acquire(claims)
+    const answers = await driver.acquire(claims, { secret: '' })
     answers.forEach((answer, at) => {
       if (answer instanceof Error || !answer.granted) throw new Error('a claim was refused')
       const { lockName, claimId } = claims[at] as (typeof claims)[number]

@@ -7,7 +7,7 @@ import { startScene } from './scene.ts'
 const DESKTOP = { width: 1_280, height: 800 }
 const PHONE = { width: 390, height: 780 }
 
-/** Takes the pictures of the docs. What they show has happened: a process is killed, one is paused, one is broken. */
+/** Takes the pictures of the docs. What they show has happened: processes are killed, paused and force-released. */
 export async function main(_: readonly string[], root: string): Promise<number> {
   const folder = `${root}docs/images/dashboard`
   mkdirSync(folder, { recursive: true })
@@ -44,7 +44,7 @@ export async function main(_: readonly string[], root: string): Promise<number> 
   await lock.getByLabel('Why').fill('api-2 hangs in the PDF renderer, see INC-481')
   await shoot(lock, 'force-release')
   await lock.getByRole('button', { name: 'Force release', exact: true }).click()
-  await lock.locator('[data-end=broken]').first().waitFor({ state: 'attached' })
+  await lock.locator('[data-end=force-released]').first().waitFor({ state: 'attached' })
   await sleep(7_000)
   await workers['api-1']?.call('nest', 'account:alice', 'account:bob')
   await workers['api-3']?.call('nest', 'account:bob', 'account:alice')

@@ -45,9 +45,9 @@ export async function bundle(modules, dist) {
  * no group are in the entry that needs them, or in a file of their own if several entries do.
  */
 const GROUPS = [
-  { name: 'engine', members: /^(?:lock\.js$|core\/(?!lease\/renewer-(?:thread|worker)\.js))/ },
+  { name: 'engine', members: /^(?:lock\.js$|core\/(?!lease\/heartbeat-thread(?:-entry)?\.js))/ },
   // Its place is how it notices that it is in the bundle of an application, and how it finds its worker.
-  { name: 'core/lease/renewer-thread', members: /^core\/lease\/renewer-thread\.js$/ },
+  { name: 'core/lease/heartbeat-thread', members: /^core\/lease\/heartbeat-thread\.js$/ },
   // The page as text, which is large and needed only by a dashboard that runs.
   { name: 'dashboard/assets', members: /^dashboard\/assets\.js$/ },
   // With the adapter to node:http, which is small and in two entries that are used beside the root.
@@ -61,7 +61,7 @@ const GROUPS = [
 function entryNames() {
   const { exports, bin } = JSON.parse(readFileSync(`${root}package.json`, 'utf8'))
   const files = targets([exports, bin]).flatMap((target) => /^(?:\.\/)?dist\/(.+)\.js$/.exec(target)?.[1] ?? [])
-  return [...new Set(files), 'core/lease/renewer-worker']
+  return [...new Set(files), 'core/lease/heartbeat-thread-entry']
 }
 
 /**

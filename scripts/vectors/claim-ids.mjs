@@ -1,5 +1,5 @@
 // @ts-check
-import { Chain, chainIdOf, chainIdsOf, madeBefore } from '../../src/core/claim/chain.ts'
+import { Chain, chainIdOf, chainIdsOf, madeBefore } from '../../src/core/lease/chain.ts'
 
 export function claimIds() {
   return {

@@ -7,9 +7,9 @@ import {
   parseTexts,
   textArray,
 } from '../../src/drivers/postgres/arrays.ts'
-import { parseEvents, parseTheft } from '../../src/drivers/postgres/notifications.ts'
+import { parseEvents, parseForced } from '../../src/drivers/postgres/notify-connection.ts'
 import { readActivityComment, writeActivityComment } from '../../src/drivers/postgres-advisory/activity-comment.ts'
-import { advisoryKey } from '../../src/drivers/postgres-advisory/key.ts'
+import { advisoryKey } from '../../src/drivers/postgres-advisory/held-locks.ts'
 
 export function advisoryKeys() {
   return {
@@ -78,7 +78,7 @@ export function postgresNotifications() {
   return {
     about:
       'Payloads of PostgreSQL notifications. events: on the channel of a process, and whether each is proved by the ' +
-      'key, for the call; a grant of null is a hint to ask again; events of another form are ignored. thefts: on ' +
+      'key, for the call; a grant of null is a hint to ask again; events of another form are ignored. forced: on ' +
       'holdfast_stolen; null: ignored.',
     events: [
       JSON.stringify([GRANT]),
@@ -109,16 +109,16 @@ export function postgresNotifications() {
         proved: isProvedBy(KEY, CALL),
       })),
     })),
-    thefts: [
+    forced: [
       '{"lost": ["c.1"], "by": "worker-2"}',
       '{"lost": ["c.1", "żółw"], "by": "a\\"b"}',
-      '{"lost": [], "by": "thief"}',
-      '{"lost": ["c.1", 7, null], "by": "thief"}',
-      '{"lost": "c.1", "by": "thief"}',
-      '{"by": "thief"}',
+      '{"lost": [], "by": "ada"}',
+      '{"lost": ["c.1", 7, null], "by": "ada"}',
+      '{"lost": "c.1", "by": "ada"}',
+      '{"by": "ada"}',
       '[]',
       'not JSON',
-    ].map((payload) => ({ payload, theft: parseTheft(payload) ?? null })),
+    ].map((payload) => ({ payload, expected: parseForced(payload) ?? null })),
   }
 }
 

@@ -4,9 +4,9 @@ import {
   acquireArgs,
   idText,
   isOurs,
+  readForced,
   readLease,
   readMessage,
-  readTheft,
   readWaiter,
   releaseArgs,
   renewArgs,
@@ -92,11 +92,11 @@ const PLAIN = {
   mode: 'exclusive',
   permits: 1,
   ttlMs: 30_000,
-  waitMs: 0,
+  waiterTtlMs: 0,
 }
 const METADATA = { job: 'żółw 🐢', tries: 3, rate: 0.1, nested: { list: [1, null, true, 'a"b\\c/d\n'] } }
 const WITH_METADATA = { ...PLAIN, metadata: METADATA }
-const WAITING = { ...PLAIN, claimId: 'Zk3v9Q.2-abcdefghijkl', waitMs: 10_000 }
+const WAITING = { ...PLAIN, claimId: 'Zk3v9Q.2-abcdefghijkl', waiterTtlMs: 10_000 }
 const READER = { ...PLAIN, claimId: 'Zk3v9Q.3-abcdefghijkl', mode: /** @type {const} */ ('shared') }
 const PERMIT = { ...READER, claimId: 'Zk3v9Q.4-abcdefghijkl', limit: 5, permits: 2 }
 
@@ -108,7 +108,7 @@ const acquireCalls = [
   { claims: [{ ...PLAIN, holderId: 'a"b\\żółw' }] },
   { claims: [{ ...PLAIN, ttlMs: 1_500.2 }] },
   { claims: [WAITING] },
-  { claims: [{ ...WAITING, waitMs: 10_000.5 }] },
+  { claims: [{ ...WAITING, waiterTtlMs: 10_000.5 }] },
   { claims: [READER] },
   { claims: [PERMIT] },
   { claims: [PLAIN, { ...PLAIN, lockName: 'order:124', claimId: 'Zk3v9Q.5-abcdefghijkl' }] },
@@ -119,10 +119,10 @@ const acquireCalls = [
       { ...PLAIN, lockName: 'b', claimId: 'Zk3v9Q.6+1', group: 'g1' },
     ],
   },
-  { claims: [{ ...PLAIN, steal: true }] },
-  { claims: [{ ...PLAIN, steal: true, stealUpTo: TOKEN }] },
-  { claims: [{ ...PLAIN, steal: true, stealUpTo: 0 }] },
-  { claims: [{ ...PLAIN, steal: true }], spares: true },
+  { claims: [{ ...PLAIN, forceUpTo: Number.MAX_SAFE_INTEGER }] },
+  { claims: [{ ...PLAIN, forceUpTo: TOKEN }] },
+  { claims: [{ ...PLAIN, forceUpTo: 0 }] },
+  { claims: [{ ...PLAIN, forceUpTo: Number.MAX_SAFE_INTEGER }], spares: true },
 ]
 
 /** @typedef {import('../../src/drivers/redis/proposals.ts').ProposedClaim} ProposedClaim */
@@ -203,11 +203,11 @@ export function redisValues() {
       { text: '["id",1,2,3,"holder"', endMs: -1 },
       { text: 'x'.repeat(300), endMs: NOW_MS },
     ].map((each) => ({ ...each, isOurs: isOurs(each.text), record: readLease('order:123', each.text, each.endMs) })),
-    waiters: [WAITING, { ...PERMIT, waitMs: 10_000 }, { ...READER, waitMs: 10_000, metadata: METADATA }].map(
+    waiters: [WAITING, { ...PERMIT, waiterTtlMs: 10_000 }, { ...READER, waiterTtlMs: 10_000, metadata: METADATA }].map(
       (claim) => {
         const [, , tail = ''] = acquireArgs([claim])
         const text = JSON.stringify([
-          NOW_MS + claim.waitMs,
+          NOW_MS + claim.waiterTtlMs,
           NOW_MS,
           claim.mode === 'exclusive' ? 0 : 1,
           'limit' in claim ? claim.limit : 0,
@@ -217,9 +217,9 @@ export function redisValues() {
           'holdfast:wake:client',
           tail,
           'secret',
-          claim.waitMs,
+          claim.waiterTtlMs,
         ]).replaceAll('/', '\\/')
-        const stored = { endMs: NOW_MS + claim.waitMs, sinceMs: NOW_MS, hears: 1, channel: 'holdfast:wake:client' }
+        const stored = { endMs: NOW_MS + claim.waiterTtlMs, sinceMs: NOW_MS, hears: 1, channel: 'holdfast:wake:client' }
         return {
           claim,
           ...stored,
@@ -251,7 +251,7 @@ export function redisMessages() {
     about:
       'Messages in Redis. wakes: a message on the channel of a waiter’s client: a grant, with a proof; or a hint, ' +
       'without a grant. claimId null: it has neither form and is ignored. proved: whether the secret of the newest ' +
-      'call proves it. thefts: messages on holdfast:stolen. released: messages of Redlock on holdfast:released, and ' +
+      'call proves it. forced: messages on holdfast:forced. released: messages of Redlock on holdfast:released, and ' +
       'the lock name in them; null: ignored.',
     wakes: [
       { message: grant, secret: one },
@@ -282,16 +282,16 @@ export function redisMessages() {
         ...(isGrant && { grant: terms, proved: read.isProvedBy(secret) }),
       }
     }),
-    thefts: [
+    forced: [
       '{"lost":["c.1"],"by":"worker-2"}',
-      '{"lost":["c.1","żółw","a\\"b"],"by":"thief"}',
-      '{"lost":[],"by":"thief"}',
-      '{"lost":"c.1","by":"thief"}',
+      '{"lost":["c.1","żółw","a\\"b"],"by":"ada"}',
+      '{"lost":[],"by":"ada"}',
+      '{"lost":"c.1","by":"ada"}',
       '{"lost":["c.1"]}',
-      '{"by":"thief"}',
+      '{"by":"ada"}',
       '["c.1"]',
       '{"lost":["c.1"',
-    ].map((message) => ({ message, theft: readTheft(message) ?? null })),
+    ].map((message) => ({ message, expected: readForced(message) ?? null })),
     released: [
       '["order:123","c.1","3f2a9c51"]',
       '["żółw","c.1","3f2a9c51"]',
