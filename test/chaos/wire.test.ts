@@ -34,8 +34,8 @@ describe.concurrent('a sample of messages and faults', { timeout: 300_000 }, () 
       search: 'sub(text, 1, #head) == head and not ours[plain]',
       replace: 'not ours[plain]',
     })
-    // One of these is the last release of client a, which arrives when the next client holds the lock. On a busy machine
-    // client a asks more often before it.
+    // One of these is the last release of client a, which arrives when the next client holds the lock. On a busy
+    // machine client a asks more often before it.
     const counts = Array.from({ length: 10 }, (_, at) => at + 3)
     const only = counts.map((count) => readCase(`redis/release/a0.0q${count}:overtaken`, SCENES))
     const { violations } = await explore({ ...settings, dist, scenes, only })
