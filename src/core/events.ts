@@ -99,7 +99,7 @@ type Around = <T>(run: () => Promise<T>) => Promise<T>
 export type LockEvent = keyof LockEvents
 export type LockListener<E extends LockEvent> = (event: LockEvents[E]) => void
 
-/** A typed emitter. It creates the payload only if there is a listener. A listener that throws causes a warning. */
+/** A typed emitter. A listener that throws causes a warning. */
 export class Emitter {
   /** One object for each registration: a listener that is registered twice is called twice. */
   readonly #listeners = new Map<LockEvent, Set<{ readonly listener: LockListener<never> }>>()
@@ -121,24 +121,24 @@ export class Emitter {
     }
   }
 
-  /** Whether anything listens. It saves the most frequent callers the function that makes the payload. */
-  hears(event: LockEvent): boolean {
-    if (channels[event].hasSubscribers) return true
+  /**
+   * The function that emits the event, or undefined if nothing listens. So `heard('renewed')?.({ … })` makes the payload
+   * only for a listener.
+   */
+  heard<E extends LockEvent>(event: E): ((payload: LockEvents[E]) => void) | undefined {
     const listeners = this.#listeners.get(event)
-    return listeners !== undefined && listeners.size > 0
+    const isHeard = channels[event].hasSubscribers || (listeners !== undefined && listeners.size > 0)
+    return isHeard ? (payload) => this.#emit(event, payload) : undefined
   }
 
-  emit<E extends LockEvent>(event: E, make: () => LockEvents[E]): void {
-    const listeners = this.#listeners.get(event)
-    const traced = channels[event]
-    if (!traced.hasSubscribers && (listeners === undefined || listeners.size === 0)) return
-    const made = make()
+  #emit<E extends LockEvent>(event: E, payload: LockEvents[E]): void {
     // A diagnostics channel reports the error of a subscriber by itself and does not throw it.
-    outsideLocks(() => traced.publish(made))
+    outsideLocks(() => channels[event].publish(payload))
+    const listeners = this.#listeners.get(event)
     // A copy, so that a listener that registers itself again is not called twice for one event.
     for (const registration of [...(listeners ?? [])]) {
       if (!listeners?.has(registration)) continue
-      callListener(`a listener of "${event}"`, registration.listener as LockListener<E>, made)
+      callListener(`a listener of "${event}"`, registration.listener as LockListener<E>, payload)
     }
   }
 }

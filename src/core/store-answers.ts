@@ -63,10 +63,10 @@ export function checkedLease(record: LeaseRecord): LeaseRecord {
  * The holder that a refusal names, for an event. A driver may parse it only now. If it cannot, the caller of the claim
  * gets that error; an event must not fail the claim.
  */
-export function holderOf(refusal: Refusal | undefined): LockInfo | undefined {
+export function holderPart(refusal: Refusal | undefined): { readonly holder: LockInfo } | undefined {
   try {
     const seen = refusal?.holder
-    return seen && lockInfoFrom(checkedLease(seen))
+    return seen && { holder: lockInfoFrom(checkedLease(seen)) }
   } catch {
     return undefined
   }

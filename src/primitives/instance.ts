@@ -175,7 +175,7 @@ export class Instance {
     } catch (error) {
       // A store that was down at the first use may be up at the next.
       this.#opening = undefined
-      if (error instanceof StoreError) this.events.emit('storeFailed', () => ({ operation: 'open', error }))
+      if (error instanceof StoreError) this.events.heard('storeFailed')?.({ operation: 'open', error })
       throw error
     }
     try {

@@ -27,7 +27,7 @@ import type { Receiver } from '../store/calls.ts'
 import { InFlight } from '../store/in-flight.ts'
 import { type OpenedStore, openStoreClient, type StoreClient, type TrackedClaim } from '../store/store-client.ts'
 import type { ReportedLeases, Waiters } from '../store/waiters.ts'
-import { holderOf } from '../store-answers.ts'
+import { holderPart } from '../store-answers.ts'
 import { pause, settlesWithin, unlessAborted, withTimeout } from '../time/abort.ts'
 import type { Clock, Timer } from '../time/clock.ts'
 import type { Random } from '../time/random.ts'
@@ -125,7 +125,7 @@ export class Holder {
         const use = lease.use()
         // The functions around its claim run in another process.
         if (!isOutermost(claim.claimId)) use.leaveChain(this.newChain())
-        this.events.emit('restored', () => lease.eventBase)
+        this.events.heard('restored')?.(lease.eventBase)
         return use
       },
     })
@@ -182,19 +182,10 @@ export class Holder {
         }
       })
       if (isWatched(request)) this.#deadlocks?.watch(pending)
-      this.#emitRequested(pending, request)
+      this.events.heard('requested')?.({ ...pending.eventBase, waits: pending.waits })
       if (this.#stage !== 'closing') pending.start()
       else pending.giveUp(new ClosedError('the instance was closed by a listener of `requested`'))
     })
-  }
-
-  #emitRequested({ claim: { lockName, holderId, claimId } }: PendingClaim, { patienceMs }: ClaimRequest): void {
-    this.events.emit('requested', () => ({ lockName, holderId, claimId, waits: patienceMs > 0 }))
-  }
-
-  #emitFailed(pending: PendingClaim, error: HoldfastError): void {
-    const { lockName, holderId, claimId } = pending.claim
-    this.events.emit('acquireFailed', () => ({ lockName, holderId, claimId, waitedMs: pending.waitedMs, error }))
   }
 
   /**
@@ -290,7 +281,7 @@ export class Holder {
     const metadata = { forcedBy: options.by }
     leases.forEach(({ lockName, claimId, fencingToken }, at) => {
       if (answers[at] !== true) return
-      this.events.emit('forceReleased', () => ({ lockName, holderId: this.holderId, claimId, fencingToken, metadata }))
+      this.events.heard('forceReleased')?.({ lockName, holderId: this.holderId, claimId, fencingToken, metadata })
       waiters.leaseOf(claimId)?.lossReported(cause)
     })
     return answers
@@ -411,25 +402,19 @@ export class Holder {
   #notGranted(pending: PendingClaim, end: Refusal | HoldfastError): void {
     if (isWatched(pending.request)) this.#deadlocks?.forget(pending)
     if (end instanceof HoldfastError) {
-      this.#emitFailed(pending, end)
+      this.events.heard('acquireFailed')?.({ ...pending.eventBase, waitedMs: pending.waitedMs, error: end })
       pending.settle(end)
       return
     }
-    const { lockName, holderId, claimId } = pending.claim
-    const { waitedMs } = pending
-    this.events.emit('refused', () => {
-      const holder = holderOf(end)
-      return { lockName, holderId, claimId, waitedMs, ...(holder && { holder }) }
-    })
+    const { eventBase, waitedMs } = pending
+    this.events.heard('refused')?.({ ...eventBase, waitedMs, ...holderPart(end) })
     pending.settle({ refusal: end, waitedMs: pending.waits ? waitedMs : 0 })
   }
 
   #granted(pending: PendingClaim, grant: Grant, start: LeaseStart): void {
     const { claim, request } = pending
     if (this.#stage === 'closing') {
-      const { lockName, holderId, claimId } = claim
-      const onFailure = (error: unknown): void =>
-        this.events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error }))
+      const onFailure = (error: unknown): void => this.events.heard('releaseFailed')?.({ ...pending.eventBase, error })
       void this.#inFlight.track(this.#store.withdraw(claim, onFailure))
       this.#notGranted(pending, new ClosedError('the instance was closed while the claim was granted'))
       return
@@ -437,7 +422,7 @@ export class Holder {
     if (isWatched(request)) this.#deadlocks?.forget(pending)
     const lease = this.#hold(claim, grant, start, request)
     const use = lease.use()
-    this.events.emit('acquired', () => ({ ...lease.eventBase, waitedMs: pending.waitedMs }))
+    this.events.heard('acquired')?.({ ...lease.eventBase, waitedMs: pending.waitedMs })
     if (claim.forceUpTo !== undefined) this.#forced(lease)
     pending.settle(use)
   }
@@ -455,7 +440,7 @@ export class Holder {
    */
   #forced(lease: HeldLease): void {
     const { metadata } = lease.claim
-    this.events.emit('forceReleased', () => ({ ...lease.eventBase, ...(metadata && { metadata }) }))
+    this.events.heard('forceReleased')?.({ ...lease.eventBase, ...(metadata && { metadata }) })
     const loss = { kind: 'force-released', message: `it was force-released by ${lease.holderId}` } as const
     for (const leases of [...this.#store.waiters.leases]) {
       for (const other of leases.named(lease.lockName)) if (other.fencingToken < lease.fencingToken) other.lose(loss)

@@ -1,6 +1,6 @@
 import type { AcquireAnswer, Grant, IsProvedBy, Metadata, Refusal } from '../driver.ts'
 import { AbortedError, type HoldfastError, isOutage, StoreError } from '../errors.ts'
-import type { Emitter } from '../events.ts'
+import type { ClaimEvent, Emitter } from '../events.ts'
 import { trustedUntil } from '../lease/deadline.ts'
 import type { LeaseOptions, LeaseStart } from '../lease/held-lease.ts'
 import type { LeaseUse } from '../lease/lease-use.ts'
@@ -9,7 +9,7 @@ import type { Receiver, SentCall } from '../store/calls.ts'
 import type { InFlight } from '../store/in-flight.ts'
 import type { StoreClient, TrackedClaim } from '../store/store-client.ts'
 import type { NameQueue, Waiter } from '../store/waiters.ts'
-import { holderOf, isGrant, trimmed } from '../store-answers.ts'
+import { holderPart, isGrant, trimmed } from '../store-answers.ts'
 import { type Abortable, unwatchAbort, watchAbort } from '../time/abort.ts'
 import { afterReading, dueAtMs, type Instant } from '../time/clock.ts'
 import type { SchedulerEntry, Task } from '../time/scheduler.ts'
@@ -136,6 +136,11 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer>, Abor
     return this.request.chain !== undefined
   }
 
+  get eventBase(): ClaimEvent {
+    const { lockName, holderId, claimId } = this.claim
+    return { lockName, holderId, claimId }
+  }
+
   get waitedMs(): number {
     const nowMs = this.#nowMs
     return nowMs - (this.#startedMs ?? this.#trustedFrom?.monotonicMs ?? nowMs)
@@ -231,7 +236,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer>, Abor
     this.#isRequestInFlight = false
     this.#trustedFrom ??= call.sent
     this.#hasUnanswered = true
-    if (error instanceof StoreError) this.#parts.events.emit('storeFailed', () => ({ operation: 'acquire', error }))
+    if (error instanceof StoreError) this.#parts.events.heard('storeFailed')?.({ operation: 'acquire', error })
     if (this.#state !== 'asking') this.#withdraw()
     else this.#notAnswered(error, call)
     this.#parts.inFlight.end()
@@ -312,12 +317,9 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer>, Abor
   #announce(refusal: Refusal | undefined): void {
     if (this.#wait?.isAnnounced) return
     if (this.#wait !== undefined) this.#wait.isAnnounced = true
-    const { lockName, holderId, claimId } = this.claim
-    this.#parts.events.emit('waiting', () => {
-      const holder = holderOf(refusal)
-      const ahead = refusal?.ahead
-      return { lockName, holderId, claimId, ...(holder && { holder }), ...(ahead !== undefined && { ahead }) }
-    })
+    const ahead = refusal?.ahead
+    const aheadPart = ahead === undefined ? undefined : { ahead }
+    this.#parts.events.heard('waiting')?.({ ...this.eventBase, ...holderPart(refusal), ...aheadPart })
   }
 
   /** Wake-ups arrive from now on. A lock may have been released before, so the claim asks again. */
@@ -433,10 +435,8 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer>, Abor
    */
   #withdraw(): Promise<void> | undefined {
     if (this.#isRequestInFlight || this.#trustedFrom === undefined) return undefined
-    const { lockName, holderId, claimId } = this.claim
     const { store, inFlight, events } = this.#parts
-    const onFailure = (error: unknown): void =>
-      events.emit('releaseFailed', () => ({ lockName, holderId, claimId, error }))
+    const onFailure = (error: unknown): void => events.heard('releaseFailed')?.({ ...this.eventBase, error })
     const work = inFlight.track(store.withdraw(this.claim, onFailure))
     this.request.watcher?.withdrawing(work)
     if (this.#state === 'leaving') void work.then(() => this.#settle())

@@ -156,7 +156,7 @@ class ThreadHeartbeat implements Heartbeat, HeartbeatThread {
       return true
     } catch (error) {
       // Deferred: a listener may do anything, and the lease that needed the thread is not ready yet.
-      queueMicrotask(() => this.#parts.events.emit('heartbeatFailed', () => ({ error })))
+      queueMicrotask(() => this.#parts.events.heard('heartbeatFailed')?.({ error }))
       this.#postponeRestart()
       return false
     }
@@ -207,9 +207,9 @@ class ThreadHeartbeat implements Heartbeat, HeartbeatThread {
     if (message.type === 'renewed') {
       this.#failures = 0
       const { tookMs } = message
-      this.#parts.events.emit('renewed', () => ({ ...lease.eventBase, tookMs }))
+      this.#parts.events.heard('renewed')?.({ ...lease.eventBase, tookMs })
     } else {
-      this.#parts.events.emit('renewalFailed', () => ({ ...lease.eventBase, error: new StoreError(message.error) }))
+      this.#parts.events.heard('renewalFailed')?.({ ...lease.eventBase, error: new StoreError(message.error) })
     }
   }
 
@@ -236,7 +236,7 @@ class ThreadHeartbeat implements Heartbeat, HeartbeatThread {
     this.#worker = undefined
     const now = this.#postponeRestart()
     this.#aliveTimer?.cancel()
-    this.#parts.events.emit('heartbeatFailed', () => ({ error: cause }))
+    this.#parts.events.heard('heartbeatFailed')?.({ error: cause })
     this.#settleAll(cause)
     const renewers = [...this.#renewers.values()]
     this.#renewers.clear()

@@ -306,7 +306,7 @@ export class HeldLease implements UsedLease, Renewable, Reported {
     // one that the other process relies on.
     await this.#context.inFlight.track(this.#renewalsEnded())
     const heldMs = this.#heldMs(now)
-    this.#context.events.emit('handedOver', () => ({ ...this.eventBase, heldMs }))
+    this.#context.events.heard('handedOver')?.({ ...this.eventBase, heldMs })
     return writeHandOver({
       claim: this.claim,
       fencingToken: this.fencingToken,
@@ -410,11 +410,11 @@ export class HeldLease implements UsedLease, Renewable, Reported {
   }
 
   #emitReleased({ heldMs }: Release): void {
-    this.#context.events.emit('released', () => ({ ...this.eventBase, heldMs }))
+    this.#context.events.heard('released')?.({ ...this.eventBase, heldMs })
   }
 
   #emitReleaseFailed(error: unknown): void {
-    this.#context.events.emit('releaseFailed', () => ({ ...this.eventBase, error }))
+    this.#context.events.heard('releaseFailed')?.({ ...this.eventBase, error })
   }
 
   /** Aborts the signals while the lease is still held and renewed: functions have time to stop before its release. */
@@ -487,10 +487,8 @@ export class HeldLease implements UsedLease, Renewable, Reported {
   }
 
   #emitLost(error: LeaseLostError, reason: Loss['kind']): void {
-    this.#context.events.emit('lost', () => {
-      const heldMs = this.#heldMs(this.#context.clock.now())
-      return { ...this.eventBase, heldMs, reason, error }
-    })
+    const { clock, events } = this.#context
+    events.heard('lost')?.({ ...this.eventBase, heldMs: this.#heldMs(clock.now()), reason, error })
   }
 
   #heldMs(now: Instant): number {

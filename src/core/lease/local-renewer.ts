@@ -228,7 +228,7 @@ export class LocalRenewer implements Renewer, Task, DueHeartbeat, RenewalSender,
     }
     this.#schedule(now)
     const { sent } = renewal
-    this.#parts.events.emit('renewed', () => ({ ...lease.eventBase, tookMs: now.monotonicMs - sent.monotonicMs }))
+    this.#parts.events.heard('renewed')?.({ ...lease.eventBase, tookMs: now.monotonicMs - sent.monotonicMs })
     return true
   }
 
@@ -246,7 +246,7 @@ export class LocalRenewer implements Renewer, Task, DueHeartbeat, RenewalSender,
     // One failed renewal is not a loss: with a `StoreError` the result is unknown, and the next try may succeed. Any
     // other error would only happen again.
     if (!(error instanceof StoreError)) lease.lose({ ...DRIVER_FAILED, cause: error })
-    else this.#parts.events.emit('renewalFailed', () => ({ ...lease.eventBase, error }))
+    else this.#parts.events.heard('renewalFailed')?.({ ...lease.eventBase, error })
   }
 
   /** Resolves when the renewals that are in flight now, and that an extension must not overtake, have settled. */

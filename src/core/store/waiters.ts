@@ -64,7 +64,7 @@ export class Waiters {
       },
       failed: (error) => {
         const instances = [...this.#byInstance.keys(), ...Array.from(this.#listening, ({ events }) => events)]
-        for (const events of new Set(instances)) events.emit('listenFailed', () => ({ error }))
+        for (const events of new Set(instances)) events.heard('listenFailed')?.({ error })
       },
     })
   }

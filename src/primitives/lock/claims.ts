@@ -168,7 +168,7 @@ export class Claims {
   /** Runs a callback of leases, inside what listeners of `running` put around it. */
   runInside<T>(uses: readonly LeaseUse[], share: RequestedShare, callback: () => Promise<T>): Promise<T> {
     const { events } = this.#instance
-    if (!events.hears('running')) return this.reentry.run(uses, share, callback)
+    if (events.heard('running') === undefined) return this.reentry.run(uses, share, callback)
     const own = uses.filter((use) => !this.reentry.isInside(use.lease))
     const around = own.reduceRight<() => Promise<T>>((inner, use) => () => wrapped(events, use, inner)(), callback)
     return this.reentry.run(uses, share, around)
@@ -310,13 +310,13 @@ function assertBegun(use: LeaseUse): void {
 
 function wrapped<T>(events: Emitter, { lease }: LeaseUse, callback: () => Promise<T>): () => Promise<T> {
   let run = callback
-  events.emit('running', () => ({
+  events.heard('running')?.({
     ...lease.eventBase,
     wrap(around) {
       const inner = run
       run = () => around(inner)
     },
-  }))
+  })
   return run
 }
 

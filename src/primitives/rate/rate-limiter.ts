@@ -155,9 +155,9 @@ export class RateLimiter extends Closable {
   /** Not an async function: each call passes here, and one promise is enough where no one listens. */
   #noted(result: Promise<RateLimitResult>, key: string, cost: number): Promise<RateLimitResult> {
     const { events } = this.#instance
-    if (!events.hears('consumed') && !events.hears('storeFailed')) return result
+    if (events.heard('consumed') === undefined && events.heard('storeFailed') === undefined) return result
     const decided = (allowed: boolean, fallback: boolean): void =>
-      events.emit('consumed', () => ({ key, cost, allowed, fallback }))
+      events.heard('consumed')?.({ key, cost, allowed, fallback })
     return result.then(
       (known) => {
         decided(known.allowed, known.fallback === true)
@@ -172,7 +172,7 @@ export class RateLimiter extends Closable {
   }
 
   #emitFailed(error: StoreError): void {
-    this.#instance.events.emit('storeFailed', () => ({ operation: 'consume', error }))
+    this.#instance.events.heard('storeFailed')?.({ operation: 'consume', error })
   }
 
   /**
