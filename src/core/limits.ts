@@ -29,7 +29,7 @@ export const MAX_LIST = 1_000
 export const MAX_RATE_LIMITS = 4
 /** Claims of one instance that are in flight or waiting. */
 export const MAX_PENDING_CLAIMS = 100_000
-/** Restored leases without an answer from the store that an instance remembers. */
+/** Restored leases without an answer from the store that the instances on a driver remember. */
 export const MAX_UNANSWERED_RESTORES = 10_000
 /** Default of `callTimeoutSeconds`: how long a call to the store may take before it counts as unanswered. */
 export const CALL_TIMEOUT_MS = 5_000

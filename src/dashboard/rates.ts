@@ -22,7 +22,7 @@ export async function readRates(client: StoreClient): Promise<RateList> {
 }
 
 async function levelOf(client: StoreClient, { name, limit }: RateRecord): Promise<RateDetail> {
-  const answer = await client.consume({ name, cost: 0, limits: [limit] })
+  const answer = await client.rateSteps.ask({ name, cost: 0, limits: [limit] })
   return { name, ...limit, usedMs: answer.usedMs[0] ?? 0, blockedMs: answer.blockedMs ?? 0 }
 }
 

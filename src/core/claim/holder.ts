@@ -34,7 +34,7 @@ import type { Random } from '../time/random.ts'
 import { Scheduler } from '../time/scheduler.ts'
 import { unsupported } from '../unsupported.ts'
 import { type ClaimRequest, PendingClaim, type PendingParts, type Refused } from './pending-claim.ts'
-import { LeaseRestorer, type RestoreRequest } from './restore.ts'
+import { type RestoreParts, type RestoreRequest, restore } from './restore.ts'
 
 export type { ClaimRequest, Refused } from './pending-claim.ts'
 export type { RestoreRequest } from './restore.ts'
@@ -70,7 +70,7 @@ export class Holder {
   readonly #context: LeaseContext & PendingParts
   /** Of the claims outside of any callback. */
   readonly #chain: Chain
-  readonly #restorer: LeaseRestorer
+  readonly #restoring: RestoreParts
   readonly #inFlight = new InFlight()
   /** Leases that have not ended, and functions that run under one. */
   readonly #working = new InFlight()
@@ -116,7 +116,7 @@ export class Holder {
     const notGranted: PendingParts['notGranted'] = (pending, end) => this.#notGranted(pending, end)
     const granted: PendingParts['granted'] = (pending, grant, start) => this.#granted(pending, grant, start)
     this.#context = { ...parts, heartbeat: this.#heartbeat, leaseEnded, whyNotWait, granted, notGranted }
-    this.#restorer = new LeaseRestorer({
+    this.#restoring = {
       ...parts,
       assertOpen: () => this.assertOpen(),
       hold: (claim, { fencingToken, ttlMs, acquiredAtMs }, start, how) => {
@@ -128,7 +128,7 @@ export class Holder {
         this.events.heard('restored')?.(lease.eventBase)
         return use
       },
-    })
+    }
   }
 
   get clock(): Clock {
@@ -221,10 +221,10 @@ export class Holder {
     if (error !== undefined) throw error
   }
 
-  /** Continues a lease that another process has handed over. See `LeaseRestorer.restore`. */
+  /** Continues a lease that another process has handed over. See `restore`. */
   async restore(handedOver: HandOver, request: RestoreRequest): Promise<LeaseUse> {
     this.assertOpen()
-    return this.#restorer.restore(handedOver, request)
+    return restore(this.#restoring, handedOver, request)
   }
 
   /** Forms a claim. A primitive needs it only for `ask`; all others use `acquire`. */
@@ -254,12 +254,12 @@ export class Holder {
    * while the holder is being closed, for functions that are still running.
    */
   ask(claim: TrackedClaim): Promise<AcquireAnswer> {
-    return this.#store.acquire(claim)
+    return this.#store.claims.ask(claim)
   }
 
   /** Ends a lease that this holder does not keep. True if the store had it. */
   release(lease: LeaseRef): Promise<boolean> {
-    return this.#store.release(lease)
+    return this.#store.releases.ask(lease)
   }
 
   /**
@@ -325,7 +325,7 @@ export class Holder {
 
   consume(request: RateRequest, receiver: Receiver<RateAnswer>): void {
     this.assertOpen()
-    this.#store.sendRateRequest(request, receiver)
+    this.#store.rateSteps.add(request, receiver)
   }
 
   /** Tracks a function that runs under a lease of this holder. `drain` and `close` wait for it. */

@@ -264,7 +264,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer>, Abor
     // What may be given up.
     if (this.waits || this.request.signal !== undefined) this.#requestedMs = this.#nowMs
     this.#callBefore = this.#call
-    this.#call = store.sendClaim(this.claim, this)
+    this.#call = store.claims.add(this.claim, this)
     wait?.asking(store.waiters.subscribedAtMs)
   }
 

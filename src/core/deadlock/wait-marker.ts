@@ -78,7 +78,7 @@ export class WaitMarker {
         this.#onFailure(error)
         resolve()
       }
-      this.#store.acquire(claim).then(() => resolve(), failed)
+      this.#store.claims.ask(claim).then(() => resolve(), failed)
     })
   }
 }

@@ -355,7 +355,7 @@ export class HeldLease implements UsedLease, Renewable, Reported {
     const { store, inFlight } = this.#context
     inFlight.begin()
     return new Promise((resolve, reject) => {
-      store.sendRelease(this.ref, {
+      store.releases.add(this.ref, {
         answered: (wasHeld, _call, answered) => {
           if (wasHeld) this.#emitReleased(release)
           else this.#wasNotInStore(release, answered)
@@ -381,7 +381,7 @@ export class HeldLease implements UsedLease, Renewable, Reported {
     // One that arrives later would set another end.
     await this.#renewalsEnded()
     try {
-      const answer = await store.renew({ ...this.ref, ttlMs: delayMs })
+      const answer = await store.renewals.ask({ ...this.ref, ttlMs: delayMs })
       if (answer === 'lost') {
         this.#wasNotInStore(release, clock.now())
         return false

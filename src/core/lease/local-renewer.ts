@@ -300,7 +300,7 @@ export class LocalRenewer implements Renewer, Task, DueHeartbeat, RenewalSender,
       this.#schedule(now)
     }
     const { lockName, claimId, fencingToken } = lease.ref
-    this.#parts.store.sendRenewal({ lockName, claimId, fencingToken, ttlMs }, renewal)
+    this.#parts.store.renewals.add({ lockName, claimId, fencingToken, ttlMs }, renewal)
   }
 
   /**

@@ -21,7 +21,7 @@ import { pause } from '../time/abort.ts'
 import { AFTER_OUTAGE, backoffMs } from '../time/backoff.ts'
 import { turnsOf } from '../time/turns.ts'
 import { unsupported } from '../unsupported.ts'
-import { type CallOptions, Calls, type Receiver, type Requests, type SentCall } from './calls.ts'
+import { type CallOptions, Calls, type Requests } from './calls.ts'
 import { Waiters } from './waiters.ts'
 
 export interface TrackedClaim extends Claim {
@@ -39,12 +39,12 @@ export interface TrackedClaim extends Claim {
 export class StoreClient {
   readonly driver: Driver
   readonly waiters: Waiters
+  readonly claims: Requests<TrackedClaim, AcquireAnswer>
+  readonly renewals: Requests<Renewal, RenewAnswer>
+  readonly releases: Requests<LeaseRef, boolean>
+  readonly rateSteps: Requests<RateRequest, RateAnswer>
   readonly #options: CallOptions
   readonly #calls: Calls
-  readonly #acquires: Requests<TrackedClaim, AcquireAnswer>
-  readonly #renewals: Requests<Renewal, RenewAnswer>
-  readonly #releases: Requests<LeaseRef, boolean>
-  readonly #consumes: Requests<RateRequest, RateAnswer>
   /** Releases in flight that no caller waits for. */
   readonly #background = new Set<Promise<void>>()
   /** Releases that `releaseLater` has scheduled. `close` sends them at once. */
@@ -61,7 +61,7 @@ export class StoreClient {
       partOf: ({ lockName }: { readonly lockName: string }) => extensions.partOf?.(lockName),
     }
     const split = extensions.listSplit
-    this.#acquires = this.#calls.requests<TrackedClaim, AcquireAnswer>({
+    this.claims = this.#calls.requests<TrackedClaim, AcquireAnswer>({
       what: 'acquire',
       send: (claims, call) => driver.acquire(claims, call),
       valid: (answer, claim) => validAcquire(answer, claim, capabilities.fencing),
@@ -70,14 +70,14 @@ export class StoreClient {
       split,
       ...byName,
     })
-    this.#renewals = this.#calls.requests<Renewal, RenewAnswer>({
+    this.renewals = this.#calls.requests<Renewal, RenewAnswer>({
       what: 'renew',
       send: (renewals) => driver.renew(renewals),
       valid: (answer) => (answer === 'renewed' || answer === 'held' || answer === 'lost' ? answer : undefined),
       // Not split: callers wait for claims and releases, and for hardly any renewal.
       ...byName,
     })
-    this.#releases = this.#calls.requests<LeaseRef, boolean>({
+    this.releases = this.#calls.requests<LeaseRef, boolean>({
       what: 'release',
       send: (leases) => driver.release(leases),
       valid: (answer) => (typeof answer === 'boolean' ? answer : undefined),
@@ -86,7 +86,7 @@ export class StoreClient {
       split,
       ...byName,
     })
-    this.#consumes = this.#calls.requests<RateRequest, RateAnswer>({
+    this.rateSteps = this.#calls.requests<RateRequest, RateAnswer>({
       what: 'consume',
       async send(requests) {
         if (driver.consume === undefined) throw unsupported(driver, 'rate')
@@ -99,39 +99,6 @@ export class StoreClient {
 
   get callTimeoutMs(): number {
     return this.#options.callTimeoutMs
-  }
-
-  /** Returns the call that the claim is sent with. (`send…` answers to a receiver, the others with a promise.) */
-  sendClaim(claim: TrackedClaim, receiver: Receiver<AcquireAnswer>): SentCall {
-    return this.#acquires.add(claim, receiver)
-  }
-
-  acquire(claim: TrackedClaim): Promise<AcquireAnswer> {
-    return this.#acquires.ask(claim)
-  }
-
-  sendRenewal(renewal: Renewal, receiver: Receiver<RenewAnswer>): void {
-    this.#renewals.add(renewal, receiver)
-  }
-
-  renew(renewal: Renewal): Promise<RenewAnswer> {
-    return this.#renewals.ask(renewal)
-  }
-
-  sendRelease(lease: LeaseRef, receiver: Receiver<boolean>): void {
-    this.#releases.add(lease, receiver)
-  }
-
-  release(lease: LeaseRef): Promise<boolean> {
-    return this.#releases.ask(lease)
-  }
-
-  sendRateRequest(request: RateRequest, receiver: Receiver<RateAnswer>): void {
-    this.#consumes.add(request, receiver)
-  }
-
-  consume(request: RateRequest): Promise<RateAnswer> {
-    return this.#consumes.ask(request)
   }
 
   inspect(query: InspectQuery): Promise<InspectPage> {
@@ -218,7 +185,7 @@ export class StoreClient {
   async #releaseUntilAnswered(lease: LeaseRef, onFailure: (error: unknown) => void): Promise<void> {
     for (let tries = 1; ; tries += 1) {
       try {
-        await this.#releases.ask(lease)
+        await this.releases.ask(lease)
         return
       } catch (error) {
         onFailure(error)

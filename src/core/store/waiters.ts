@@ -42,8 +42,6 @@ export class Waiters {
   readonly leases = new Set<ReportedLeases>()
   /** Made when a message asks for it. If it were kept up to date, a pair on memory would take 8 % longer. */
   #leasesByClaim: ReadonlyMap<string, Reported> | undefined
-  /** The claims whose leases are being restored, by any instance. */
-  readonly restoring = new Set<string>()
   readonly #parts: WaiterParts
   readonly #byName = new Map<string, NameQueue>()
   readonly #byClaim = new Map<string, Waiter>()

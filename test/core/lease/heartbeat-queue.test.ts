@@ -101,8 +101,8 @@ function renewers(turnMs: number) {
   const random = { fraction: () => 0.5, id: () => 'id' }
   const scheduler = new Scheduler(clock, random)
   const requests: { readonly ttlMs: number; readonly receiver: Receiver<RenewAnswer> }[] = []
-  const sendRenewal = ({ ttlMs }: Renewal, receiver: Receiver<RenewAnswer>) => requests.push({ ttlMs, receiver })
-  const store = { sendRenewal } as unknown as StoreClient
+  const add = ({ ttlMs }: Renewal, receiver: Receiver<RenewAnswer>) => requests.push({ ttlMs, receiver })
+  const store = { renewals: { add } } as unknown as StoreClient
   const heartbeat = createHeartbeat({ clock, random, store, scheduler, events: new Emitter() })
   const lostAtMs: number[] = []
   const start = clock.now()

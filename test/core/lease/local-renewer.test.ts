@@ -20,7 +20,7 @@ describe('the renewer on the event loop', () => {
     }
     const random = { fraction, id: () => 'id' }
     const scheduler = new Scheduler(clock, random)
-    const store = { sendRenewal: () => undefined } as unknown as StoreClient
+    const store = { renewals: { add: () => undefined } } as unknown as StoreClient
     const lost: string[] = []
     const ref = { lockName: 'name', claimId: 'claim', fencingToken: 1 }
     const lease: Renewable = {
