@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest'
-import { connectionTrouble, messageOf, safeCause, textOf } from '../../src/core/foreign-errors.ts'
+import { messageOf, safeCause, textOf } from '../../src/core/foreign-errors.ts'
+import { connectionTrouble } from '../../src/drivers/shared/connection-trouble.ts'
 import { unreadableValues } from '../harness/unreadable.ts'
 
 it('a message of a server is cut, wherever it is kept', () => {

@@ -1,12 +1,6 @@
 import { HoldfastError, StoreError } from '../../core/errors.ts'
-import {
-  type ConnectionTrouble,
-  codeOf,
-  connectionTrouble,
-  isA,
-  messageOf,
-  safeCause,
-} from '../../core/foreign-errors.ts'
+import { codeOf, isA, messageOf, safeCause } from '../../core/foreign-errors.ts'
+import { type ConnectionTrouble, connectionTrouble } from '../shared/connection-trouble.ts'
 
 /** The five-character SQLSTATE, which both clients put into `code`. */
 export function sqlState(error: unknown): string | undefined {

@@ -1,7 +1,8 @@
 import { ClosedError, HoldfastError, StoreError } from '../../core/errors.ts'
-import { type ConnectionTrouble, connectionTrouble, isA, messageOf, safeCause } from '../../core/foreign-errors.ts'
+import { isA, messageOf, safeCause } from '../../core/foreign-errors.ts'
 import { withTimeout } from '../../core/time/abort.ts'
 import { systemClock } from '../../core/time/clock.ts'
+import { type ConnectionTrouble, connectionTrouble } from '../shared/connection-trouble.ts'
 
 /** The server that a command was sent to. */
 export interface AskedServer {

@@ -1,6 +1,6 @@
 import type { StoreError } from '../../core/errors.ts'
-import { connectionTrouble } from '../../core/foreign-errors.ts'
 import { clearTimeout, setTimeout } from '../../core/time/native-time.ts'
+import { connectionTrouble } from '../shared/connection-trouble.ts'
 import { importIfThere } from '../shared/optional-client.ts'
 import type { HostPort } from '../shared/url.ts'
 import { handleAsking, type IoredisClient, type IoredisCluster, type IoredisSockets, unrefIoredis } from './ioredis.ts'
