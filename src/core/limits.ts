@@ -27,7 +27,7 @@ export const MAX_PERMITS = 1_000_000
 export const MAX_LIST = 1_000
 /** Limits of one rate limiter: per second, minute, hour and day. */
 export const MAX_RATE_LIMITS = 4
-/** Claims of one instance that are in flight or waiting. */
+/** Claims of one instance that wait, and as many requests of it in flight. */
 export const MAX_PENDING_CLAIMS = 100_000
 /** Restored leases without an answer from the store that the instances on a driver remember. */
 export const MAX_UNANSWERED_RESTORES = 10_000

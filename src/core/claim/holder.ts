@@ -22,13 +22,13 @@ import { HeldLease, type LeaseContext, type LeaseOptions, type LeaseStart } from
 import type { LeaseUse } from '../lease/lease-use.ts'
 import { createHeartbeat } from '../lease/local-renewer.ts'
 import type { Heartbeat, HeartbeatParts } from '../lease/renewer.ts'
-import { FORCE_TIMEOUT_MS, MAX_PENDING_CLAIMS, MAX_TTL_MS, PING_TTL_MS } from '../limits.ts'
+import { MAX_PENDING_CLAIMS, MAX_TTL_MS, PING_TTL_MS } from '../limits.ts'
 import type { Receiver } from '../store/calls.ts'
 import { InFlight } from '../store/in-flight.ts'
 import { type OpenedStore, openStoreClient, type StoreClient, type TrackedClaim } from '../store/store-client.ts'
 import type { ReportedLeases, Waiters } from '../store/waiters.ts'
 import { holderPart } from '../store-answers.ts'
-import { pause, settlesWithin, unlessAborted, withTimeout } from '../time/abort.ts'
+import { pause, settlesWithin, unlessAborted } from '../time/abort.ts'
 import type { Clock, Timer } from '../time/clock.ts'
 import type { Random } from '../time/random.ts'
 import { Scheduler } from '../time/scheduler.ts'
@@ -227,7 +227,7 @@ export class Holder {
     return restore(this.#restoring, handedOver, request)
   }
 
-  /** Forms a claim. A primitive needs it only for `ask`; all others use `acquire`. */
+  /** Forms a claim. A primitive needs it only for `askOnce`; all others use `acquire`. */
   createClaim(request: ClaimRequest): TrackedClaim {
     const { lockName, mode, limit, permits = 1, ttlMs, metadata, patienceMs, forceUpTo, group } = request
     const { chain = this.#chain, sharedChain } = request
@@ -253,7 +253,7 @@ export class Holder {
    * an error it is unknown whether the store granted it: send the same claim again, which gets the same lease. It works
    * while the holder is being closed, for functions that are still running.
    */
-  ask(claim: TrackedClaim): Promise<AcquireAnswer> {
+  askOnce(claim: TrackedClaim): Promise<AcquireAnswer> {
     return this.#store.claims.ask(claim)
   }
 
@@ -269,20 +269,14 @@ export class Holder {
    */
   async forceRelease(leases: readonly LeaseRecord[], options: ForceOptions): Promise<readonly (boolean | Error)[]> {
     this.assertOpen()
-    const { driver, waiters } = this.#store
-    const { extensions } = driver
-    if (extensions?.forceRelease === undefined) throw unsupported(driver, 'force')
-    const late = (): StoreError => new StoreError(`the ${driver.name} store did not answer a forced release in time`)
-    const answers = await this.#inFlight.track(
-      withTimeout(this.clock, FORCE_TIMEOUT_MS, extensions.forceRelease(leases, options), late),
-    )
+    const answers = await this.#inFlight.track(this.#store.forceRelease(leases, options))
     // A holder that shares the store client learns of it without a message of the store.
     const cause = new StoreError(`it was ended by ${options.by}`)
     const metadata = { forcedBy: options.by }
     leases.forEach(({ lockName, claimId, fencingToken }, at) => {
       if (answers[at] !== true) return
       this.events.heard('forceReleased')?.({ lockName, holderId: this.holderId, claimId, fencingToken, metadata })
-      waiters.leaseOf(claimId)?.lossReported(cause)
+      this.#store.waiters.leaseOf(claimId)?.lossReported(cause)
     })
     return answers
   }
@@ -310,7 +304,7 @@ export class Holder {
   async #ping(claim: TrackedClaim): Promise<void> {
     const { name } = this.#store.driver
     try {
-      const answer = await this.ask(claim)
+      const answer = await this.askOnce(claim)
       if (!answer.granted) throw new StoreError(`the ${name} store refused a claim on an unused lock name`)
       const { lockName, claimId } = claim
       const wasHeld = await this.release({ lockName, claimId, fencingToken: answer.fencingToken })

@@ -78,9 +78,10 @@ interface ClaimWatcher {
  * One claim from its first request to its end. At most one of its requests is in flight at a time.
  *
  *     new ──► waiting ◄──► asking        waiting: no request is in flight
- *                │           │           asking: a request is in flight
- *                ▼           ▼
- *             leaving ──► ended          leaving: it gave up, and its place is being withdrawn
+ *              │   │        │   │        asking: a request is in flight
+ *              │   └──┐  ┌──┘   │
+ *              ▼      ▼  ▼      ▼
+ *            ended ◄─ leaving  ended     leaving: it gave up, and its place is being withdrawn
  *
  * - `waiting` → `asking`: at the start, on a wake-up, when the store said that asking again may help, and on a slow
  *   poll in case a wake-up was lost. Where the store has no queue, only the first waiter of a process asks
@@ -111,8 +112,8 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer>, Abor
   /** When the claim began. Not read for a claim that does not wait. */
   readonly #startedMs: number | undefined
   /**
-   * From when on a grant is trusted: when the last answered request was sent. Until one is answered: when the first one
-   * was sent.
+   * From when on a grant is trusted: when the last answered request was sent. If none was answered, when the first one
+   * was sent, once that has failed. Undefined: the store has seen nothing of the claim yet.
    */
   #trustedFrom: Instant | undefined
   /** What the store last said. */

@@ -51,8 +51,8 @@ export interface LeaseOptions extends RenewerOptions {
 /** When a lease began, as this process knows it. */
 export interface LeaseStart extends RenewerStart {
   /**
-   * Only for a lease that was handed over: a lower bound of the store's clock when the request was sent. For any other
-   * lease this is `acquiredAtMs`.
+   * Only for a restored lease: a lower bound of the store's clock when its renewal was sent. Any other lease has the
+   * store's clock at its grant, `acquiredAtMs`: a lower bound when the answer arrived.
    */
   readonly storeAtMs?: number
 }
@@ -164,7 +164,7 @@ export class HeldLease implements UsedLease, Renewable, Reported {
     return new Date(Math.min(this.#storeAtMs + endsAtMs - referenceMs, MAX_TIME_MS))
   }
 
-  /** A lower bound of the store's clock at the moment from which the lease is trusted: when its request was sent. */
+  /** See `LeaseStart.storeAtMs`. */
   get #storeAtMs(): number {
     return this.#start.storeAtMs ?? this.#grant.acquiredAtMs
   }

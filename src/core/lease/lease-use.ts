@@ -218,7 +218,7 @@ export class LeaseUse implements Lease {
     this.onEnd?.()
   }
 
-  /** The lease was lost under it, or before it ended. `abort` follows. */
+  /** The lease was lost: during the use, or, as its end found out, before it. `abort` follows. */
   lose(error: LeaseLostError): void {
     if (typeof this.#state === 'object') return
     const isFirst = this.#state === 'held'

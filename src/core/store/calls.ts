@@ -120,7 +120,11 @@ export class Calls {
    *
    * @throws `StoreError` when the call times out; a `HoldfastError` when it fails
    */
-  run<Answer>(what: string, send: () => Promise<Answer>, late?: (answer: Answer) => void): Promise<Answer> {
+  run<Answer>(
+    what: string,
+    send: () => Promise<Answer>,
+    { late, timeoutMs = this.timeoutMs }: RunOptions<Answer> = {},
+  ): Promise<Answer> {
     return new Promise((resolve, reject) => {
       if (this.#failed.signal.aborted) {
         reject(this.#failed.signal.reason)
@@ -135,9 +139,9 @@ export class Calls {
         return true
       }
       const expire = (): void => {
-        if (ended()) reject(this.#timedOut(what))
+        if (ended()) reject(this.#timedOut(what, timeoutMs))
       }
-      const timer = this.#clock.setTimer(() => afterReading(this.#clock, expire), this.timeoutMs, true)
+      const timer = this.#clock.setTimer(() => afterReading(this.#clock, expire), timeoutMs, true)
       const stopListening = onAbort(this.#failed.signal, () => {
         if (ended()) reject(this.#failed.signal.reason)
       })
@@ -257,10 +261,10 @@ export class Calls {
     return new StoreError(message, { cause: safeCause(error) })
   }
 
-  #timedOut(what: string): StoreError {
+  #timedOut(what: string, timeoutMs = this.timeoutMs): StoreError {
     const { name, place } = this.#driver
     const where = place === undefined ? '' : ` at ${place}`
-    return new StoreError(`the ${name} store${where} did not answer ${what} within ${this.timeoutMs} ms`)
+    return new StoreError(`the ${name} store${where} did not answer ${what} within ${timeoutMs} ms`)
   }
 
   get #first(): Call<unknown, unknown> | undefined {
@@ -297,6 +301,12 @@ export class Calls {
     if (this.#first === undefined) expire()
     else afterReading(this.#clock, expire)
   }
+}
+
+interface RunOptions<Answer> {
+  /** The call was answered after its deadline, when it had failed. */
+  readonly late?: (answer: Answer) => void
+  readonly timeoutMs?: number
 }
 
 export interface CallOptions {

@@ -2,9 +2,11 @@ import type {
   AcquireAnswer,
   Claim,
   Driver,
+  ForceOptions,
   Grant,
   InspectPage,
   InspectQuery,
+  LeaseRecord,
   LeaseRef,
   RateAnswer,
   RateRequest,
@@ -15,7 +17,7 @@ import type {
   Renewal,
 } from '../driver.ts'
 import { type HoldfastError, isOutage } from '../errors.ts'
-import { MAX_RELEASE_TRIES } from '../limits.ts'
+import { FORCE_TIMEOUT_MS, MAX_RELEASE_TRIES } from '../limits.ts'
 import { checkedPage, isGrant, isRateAnswer, isRefusal, trimmed } from '../store-answers.ts'
 import { pause } from '../time/abort.ts'
 import { AFTER_OUTAGE, backoffMs } from '../time/backoff.ts'
@@ -110,6 +112,14 @@ export class StoreClient {
   /** Undefined if the driver cannot list its rate limits. */
   inspectRates(query: RatesQuery): Promise<RatesPage | undefined> {
     return this.#calls.run('inspectRates', async () => this.driver.extensions?.inspectRates?.(query))
+  }
+
+  /** Ends leases of other clients. See `DriverExtensions.forceRelease`. Throws `UnsupportedError`. */
+  async forceRelease(leases: readonly LeaseRecord[], options: ForceOptions): Promise<readonly (boolean | Error)[]> {
+    const { extensions } = this.driver
+    if (extensions?.forceRelease === undefined) throw unsupported(this.driver, 'force')
+    const send = async (): Promise<readonly (boolean | Error)[]> => extensions.forceRelease?.(leases, options) ?? []
+    return this.#calls.run('a forced release', send, { timeoutMs: FORCE_TIMEOUT_MS })
   }
 
   /**

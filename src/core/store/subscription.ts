@@ -90,11 +90,7 @@ export class Subscription {
       if (generation === this.#generation) this.#disconnected(cause)
     }
     try {
-      const stop = await calls.run(
-        'listen',
-        () => open(disconnected),
-        (stopLate) => this.#stopNow(stopLate),
-      )
+      const stop = await calls.run('listen', () => open(disconnected), { late: (stopLate) => this.#stopNow(stopLate) })
       if (hasEnded) return undefined
       if (this.#closed || generation !== this.#generation) {
         this.#stopNow(stop)

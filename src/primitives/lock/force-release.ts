@@ -102,7 +102,7 @@ async function keepRecord(holder: Holder, { lockName, leases, record }: Recorded
   // In place of the record of an earlier try: the lease is still there, so that one has not ended it.
   const replaces = holder.capabilities.force === 'claim' && { forceUpTo: Number.MAX_SAFE_INTEGER }
   const claim = holder.createClaim({ ...request, ...replaces })
-  await holder.ask(claim)
+  await holder.askOnce(claim)
   return claim
 }
 

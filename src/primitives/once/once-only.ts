@@ -219,7 +219,7 @@ export class OnceOnly extends Primitive {
     // One claim for all tries: if an answer is lost, the next try gets the same lease.
     const claim = holder.createClaim(unheld(done, forMs, metadata))
     const askedMs = this.#nowMs
-    const answer = await this.#insist(lease, () => holder.ask(claim)).catch(unknownOutcome(key))
+    const answer = await this.#insist(lease, () => holder.askOnce(claim)).catch(unknownOutcome(key))
     // Refused: a run that took over from this one was faster, and all others have its result.
     const theirs = answer.granted ? undefined : await this.#insist(lease, () => this.#find(holder, done))
     if (theirs !== undefined) return this.#tell(key, theirs)

@@ -122,7 +122,7 @@ export class RequestOrder {
     for (const { start } of lane.waiting.splice(0)) start()
   }
 
-  /** At the end of this turn of the event loop, as `Batch` does. */
+  /** At the end of this turn of the event loop, as `Calls` does. */
   #closeAfterTurn(lockName: string, lane: Lane): void {
     queueMicrotask(() =>
       nextTick(() => {
