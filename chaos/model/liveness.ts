@@ -83,7 +83,7 @@ function call(before: Situation, rules: Rules, times: Times, quorum: number): { 
     ballot = { ...ballot, tokens: proposed.tokens[0] as readonly number[] }
     const token = ballot.tokens.at(-1) as number
     const replies = nodes.map(({ node, aheadMs }) => {
-      const server = { nowUs: (timeOf(tick) + aheadMs) * 1_000, runId: node.voter?.runId ?? 'run', startedMs: 0 }
+      const server = { nowUs: (timeOf(tick) + aheadMs) * 1_000, runId: node.voter?.runId ?? 'run' }
       const terms = { ttlMs: times.ttlMs, maxAheadUs: times.maxAheadUs, longestMs: times.longestMs }
       return rules.vote(node, server, { claimId: 'next', token, ...terms })
     })

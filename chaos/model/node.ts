@@ -30,8 +30,6 @@ export interface Voter {
 export interface NodeServer {
   readonly nowUs: number
   readonly runId: string
-  /** At the latest. */
-  readonly startedMs: number
 }
 
 export interface Proposal {
@@ -110,11 +108,11 @@ export const silenceOf = ({ sinceMs, longestMs }: Voter, nowMs: number): number 
 /** The highest token that the node can have forgotten: a quarter ahead of its clock, and a quarter for other clocks. */
 const leastMark = ({ sinceMs, longestMs }: Voter): number => (sinceMs + longestMs / 2) * 1_000
 
-function voterNow(kept: Voter | undefined, { nowUs, runId, startedMs }: NodeServer, longestMs: number): Voter {
+/** A voter that this server did not write came with data that may be old. */
+function voterNow(kept: Voter | undefined, { nowUs, runId }: NodeServer, longestMs: number): Voter {
   const nowMs = Math.floor(nowUs / 1_000)
-  let sinceMs = kept?.sinceMs ?? nowMs
-  if (kept !== undefined && kept.runId !== runId) sinceMs = Math.max(sinceMs, Math.min(startedMs, nowMs))
-  return { sinceMs: Math.min(sinceMs, nowMs), longestMs: Math.max(longestMs, kept?.longestMs ?? 0), runId }
+  const sinceMs = kept?.runId === runId ? Math.min(kept.sinceMs, nowMs) : nowMs
+  return { sinceMs, longestMs: Math.max(longestMs, kept?.longestMs ?? 0), runId }
 }
 
 function refusedToken(mark: number, nowUs: number, { token, maxAheadUs }: Proposal): TokenRefusal | undefined {

@@ -353,7 +353,7 @@ function arrivals(
     const answered = { ...after, renewals: replaced(place.renewals, client, isRenewed) }
     return place.renewals[client] === undefined ? [{ place: answered }] : [{ place: after }, { place: answered }]
   }
-  const server: NodeServer = { nowUs: nowMs * 1_000, runId: RUN, startedMs: 0 }
+  const server: NodeServer = { nowUs: nowMs * 1_000, runId: RUN }
   const proposal = { ...lease, ttlMs, maxAheadUs, longestMs }
   const { node, reply } = rules.vote(place.node, server, proposal)
   const after = { ...place, node }

@@ -44,20 +44,15 @@ if ARGV[1] ~= '' then
   sinceMs = tonumber(sinceMs)
   -- The client with the longest leases decides, which may be another one.
   longestMs = math.max(longestMs, tonumber(longestKeptMs) or 0)
-  -- In every call, and in this script: nothing else shows whether the server that runs it was restarted. That the
-  -- server knows the script proves nothing: a client of another database may have sent it, or it may have failed
-  -- before it wrote the voter.
-  local info = call('INFO', 'server')
-  local runIdNow = string.match(info, 'run_id:(%w+)')
-  if sinceMs and runIdNow ~= runId then
-    -- It started with an older snapshot that contains the voter. The uptime is a difference of full seconds: the server
-    -- started before the end of that second.
-    local startedMs = (time[1] - string.match(info, 'uptime_in_seconds:(%d+)') + 1) * 1000
-    sinceMs = math.max(sinceMs, math.min(startedMs, nowMs))
-  end
-  -- Without a voter, the data is lost or no client has asked before. The two look the same. A voter in the future means
-  -- that the clock was set back.
-  if not sinceMs or sinceMs > nowMs then sinceMs = nowMs end
+  -- In every call, and in this script: nothing else shows whether the server that runs it was restarted, or took over
+  -- from another one. That the server knows the script proves nothing: a client of another database may have sent it, or
+  -- it may have failed before it wrote the voter.
+  local runIdNow = string.match(call('INFO', 'server'), 'run_id:(%w+)')
+  -- A voter that this server did not write came with older data: a snapshot, or what a replica had. How much that data
+  -- lacks is unknown, also if the server has run for long: it may have been a replica, and its clock may have been set.
+  -- Without a voter, the data is lost or no client has asked before. A voter in the future means that the clock was set
+  -- back.
+  if runId ~= runIdNow or sinceMs > nowMs then sinceMs = nowMs end
   local voterNow = string.format('%.0f %.0f %s', sinceMs, longestMs, runIdNow)
   if voterNow ~= kept then call('SET', voter, voterNow) end
 

@@ -130,7 +130,7 @@ class Play {
       .catch((error: Error) => [error])
     const afterMs = (await nowUs()) / 1_000
     const isNow = (ms: number): boolean => ms >= Math.floor(beforeUs / 1_000) && ms <= afterMs
-    const { node, reply } = vote(this.#model, { nowUs: beforeUs, runId: RUN, startedMs: 0 }, proposal)
+    const { node, reply } = vote(this.#model, { nowUs: beforeUs, runId: RUN }, proposal)
     this.#model = node
     if ('silentMs' in reply) {
       this.#count('silent')

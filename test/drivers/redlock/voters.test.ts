@@ -114,6 +114,53 @@ describe('redlock: voters', () => {
     })
   }
 
+  it('failure 59: a node that fails over to a lagging replica does not vote until the longest time to live has passed', async () => {
+    await using replica = await startRedis()
+    const promoted = client(replica.port)
+    await promoted.replicaof('127.0.0.1', second().port)
+    const driver = onThree()
+    await untilVoting(driver, servers())
+    const synced = async () =>
+      (await promoted.get('holdfast:voter')) === (await client(second().port).get('holdfast:voter'))
+    await until(synced, { timeoutMs: 10_000, failure: () => 'the replica has no voter' })
+    // From here on it lags. It has run for longer than the longest lease when it is promoted.
+    await promoted.replicaof('NO', 'ONE')
+    await sleep(TTL_MS + 1_000) // so that its uptime, in full seconds, is above the longest time to live
+    const { held, sentMs } = await grantOnTwo(driver)
+    const proxy = proxies[1] as FaultProxy
+    try {
+      proxy.redirect(replica.port)
+      proxy.cut()
+      await untilGranted(onThree(), claim({ lockName: held.lockName, ttlMs: TTL_MS }))
+    } finally {
+      proxy.redirect(second().port)
+      proxy.cut()
+    }
+    const apartMs = performance.now() - sentMs
+    assert.ok(apartMs >= TTL_MS, `two holders: granted again after ${apartMs} ms`)
+  })
+
+  for (const [how, startedMs] of [
+    ['behind, so that its uptime is an hour', -3_600_000],
+    ['ahead, so that its uptime is negative', 3_600_000],
+  ] as const) {
+    it(`failure 60: a node that restarted while its clock was ${how} is silent for the longest time to live`, async () => {
+      using clock = await shiftedClock()
+      await using server = await startRedis({ clock })
+      const longestMs = 2 * TTL_MS
+      const driver = redlock({ nodes: nodesOn([server]), persistent: false, longestTtlSeconds: longestMs / 1_000 })
+      await untilVoting(driver, [server])
+      await client(server.port).save()
+      clock.shift(startedMs)
+      await restart(server)
+      clock.shift(0)
+      const startMs = performance.now()
+      await untilVoting(driver, [server])
+      const silentMs = performance.now() - startMs
+      assert.ok(silentMs >= longestMs * 0.95, `it voted after ${silentMs} ms`)
+    })
+  }
+
   it('SCRIPT FLUSH alone does not silence a node', async () => {
     const driver = onThree()
     await untilVoting(driver, servers())
