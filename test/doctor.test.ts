@@ -43,6 +43,13 @@ describe.concurrent('doctor', { timeout: 120_000 }, () => {
     await until(async () => `${await askRedis(master, 'INFO', 'replication')}`.includes('state=online'))
     expects(await codesOf(replica.url)).toEqual(['error REDIS_REPLICA'])
     expects(await codesOf(master.url)).toEqual(['warning REDIS_TOO_FEW_REPLICAS'])
+    const nodes = [master, ...(redis ?? [])]
+      .slice(0, 3)
+      .map((each) => new URL(typeof each === 'string' ? each : each.url).host)
+    const found = await examine(`redlock://${nodes}?persistent=true`)
+    expects(found.filter(({ code }) => code === 'REDLOCK_REPLICAS').map(({ what }) => what)).toEqual([
+      'Node 1 has 1 replica.',
+    ])
   })
 
   test('a Redis that refuses writes for lack of replicas', async ({ expect: expects }) => {

@@ -251,7 +251,7 @@ export const uses = [
     'closing takes the locks from functions that have time to settle',
     HOLDER,
     'await settled.catch(() => undefined)',
-    '',
+    'void settled.catch(() => undefined)',
   ),
   mutant(
     'drain-skipped',
@@ -285,8 +285,8 @@ export const uses = [
     name: 'granted-while-closing',
     breaks: 'a claim that is granted while its instance is closed keeps its lease',
     file: HOLDER,
-    search: "    if (this.#stage === 'closing') {\n      const { lockName",
-    replace: "    if (this.#stage === 'open' && this.#closing !== undefined) {\n      const { lockName",
+    search: "    if (this.#stage === 'closing') {\n      const onFailure",
+    replace: "    if (this.#stage === 'open' && this.#closing !== undefined) {\n      const onFailure",
     checks: ['test/core/claim/closing.test.ts'],
   },
   {

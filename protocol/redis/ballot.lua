@@ -27,6 +27,7 @@
 --                        permits: '' for an exclusive claim, otherwise the permits of a shared one
 --
 -- Returns ['s', leftMs]       the server does not vote for another leftMs
+--         NOPERM INFO …       the user may not run INFO, which shows whether the server was restarted
 --         [nowMs, 'g']        every entry was granted the token that it proposed, at nowMs
 --         [nowMs, answer …]   otherwise, the answers of leases.lua to acquire, and the time of its last one
 
@@ -47,7 +48,9 @@ if ARGV[1] ~= '' then
   -- In every call, and in this script: nothing else shows whether the server that runs it was restarted, or took over
   -- from another one. That the server knows the script proves nothing: a client of another database may have sent it, or
   -- it may have failed before it wrote the voter.
-  local runIdNow = string.match(call('INFO', 'server'), 'run_id:(%w+)')
+  local info = redis.pcall('INFO', 'server')
+  if type(info) == 'table' then return redis.error_reply('NOPERM INFO in a script: ' .. info.err) end
+  local runIdNow = string.match(info, 'run_id:(%w+)')
   -- A voter that this server did not write came with older data: a snapshot, or what a replica had. How much that data
   -- lacks is unknown, also if the server has run for long: it may have been a replica, and its clock may have been set.
   -- Without a voter, the data is lost or no client has asked before. A voter in the future means that the clock was set

@@ -2,6 +2,7 @@ import { connectionOf } from '../drivers/redis/client.ts'
 import { inTime } from '../drivers/redis/errors.ts'
 import { openClient } from '../drivers/redis/open.ts'
 import { type RedisTarget, redlockUrl } from '../drivers/redis/url.ts'
+import { identityOf, WHY_NO_REPLICAS } from '../drivers/redlock/distinct-servers.ts'
 import { openRedlock } from '../drivers/redlock.ts'
 import type { Finding } from './finding.ts'
 import { examineServers, rightsFor } from './redis.ts'
@@ -11,7 +12,7 @@ export async function examineRedlock(url: string): Promise<Finding[]> {
   const { targets, prefix, persistent } = redlockUrl(url)
   const servers = (await Promise.all(targets.map(examineServers))).flat()
   const about = servers.filter(({ code }) => isOfInterest(code, persistent))
-  about.push(...aboutNodes(await Promise.all(targets.map(runIdOf))))
+  about.push(...aboutNodes(await Promise.all(targets.map(identity))))
   return [...about, ...(await examineUse(() => openRedlock(url), rightsFor(targets[0]?.username, prefix)))]
 }
 
@@ -19,8 +20,8 @@ export async function examineRedlock(url: string): Promise<Finding[]> {
 const isOfInterest = (code: Finding['code'], isPersistent: boolean): boolean =>
   code !== 'REDIS_TOO_FEW_REPLICAS' && (isPersistent || code !== 'REDIS_NO_PERSISTENCE')
 
-function* aboutNodes(runIds: readonly (string | undefined)[]): Generator<Finding> {
-  const count = runIds.length
+function* aboutNodes(nodes: readonly Identity[]): Generator<Finding> {
+  const count = nodes.length
   const few = count < 3
   if (few || count % 2 === 0) {
     yield {
@@ -31,7 +32,18 @@ function* aboutNodes(runIds: readonly (string | undefined)[]): Generator<Finding
       fix: 'Use 3 or 5 independent servers.',
     }
   }
-  const known = runIds.filter((id) => id !== undefined)
+  for (const [at, { replicas }] of nodes.entries()) {
+    if (replicas === undefined) continue
+    const [why = '', fix = ''] = WHY_NO_REPLICAS.split('. ')
+    yield {
+      code: 'REDLOCK_REPLICAS',
+      severity: 'warning',
+      what: `Node ${at + 1} ${replicas}.`,
+      why: `${why}.`,
+      fix: `${fix}.`,
+    }
+  }
+  const known = nodes.flatMap(({ runId }) => (runId === undefined ? [] : [runId]))
   if (new Set(known).size < known.length) {
     yield {
       code: 'REDLOCK_SAME_SERVER',
@@ -43,14 +55,14 @@ function* aboutNodes(runIds: readonly (string | undefined)[]): Generator<Finding
   }
 }
 
-async function runIdOf(target: RedisTarget): Promise<string | undefined> {
+type Identity = Awaited<ReturnType<typeof identityOf>>
+
+async function identity(target: RedisTarget): Promise<Identity> {
   const { client, close } = await openClient(target)
   try {
-    const [node] = await connectionOf(client).nodes()
-    const info = await inTime('read INFO', TIMEOUT_MS, async () => node?.command(['INFO', 'server']))
-    return /run_id:(\w+)/.exec(String(info))?.[1]
+    return await inTime('read INFO', TIMEOUT_MS, () => identityOf(connectionOf(client)))
   } catch {
-    return undefined
+    return { runId: undefined, replicas: undefined }
   } finally {
     await close()
   }

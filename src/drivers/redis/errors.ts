@@ -105,6 +105,12 @@ const hints: readonly (readonly [sign: RegExp, hint: string, permanent?: 'perman
     'permanent',
   ],
   [
+    /NOPERM INFO/,
+    'the user lacks the right to INFO, by which Redlock notices that a server was restarted: allow +info, or set ' +
+      '`persistent` if no server can lose data',
+    'permanent',
+  ],
+  [
     /NOPERM|ACL failure in script|user executing the script can't/i,
     'the user lacks a right: it needs the keys lock:* and holdfast:*, the channels holdfast:*, scripting, and WAIT ' +
       'if `replicas` is set',

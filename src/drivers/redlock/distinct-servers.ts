@@ -1,4 +1,5 @@
 import { InvalidArgumentError, StoreError } from '../../core/errors.ts'
+import type { RedisConnection } from '../redis/connection.ts'
 import type { RedlockNode } from '../redis/driver.ts'
 import { isRefusedCommand, storeErrorFrom } from '../redis/errors.ts'
 
@@ -24,13 +25,19 @@ function votingOnce(node: RedlockNode, name: string, known: Map<string, string>)
   let checked: Promise<void> | undefined
   let isChecked = false
   const check = async (): Promise<void> => {
-    const runId = await runIdOf(node)
+    const { runId, replicas } = await identityOf(node.connection)
     const other = runId === undefined ? undefined : known.get(runId)
     if (other !== undefined && other !== name) {
       throw new StoreError(`it is the same server as ${other} (run_id ${runId}), and a server has one vote`)
     }
     if (runId !== undefined) known.set(runId, name)
     isChecked = true
+    if (replicas === undefined) return
+    const place = node.connection.place === undefined ? '' : ` at ${node.connection.place}`
+    process.emitWarning(`Redlock: ${name}${place} ${replicas}. ${WHY_NO_REPLICAS}`, {
+      type: 'HoldfastWarning',
+      code: 'HOLDFAST_REDLOCK_REPLICAS',
+    })
   }
   return {
     ...node,
@@ -47,12 +54,31 @@ function votingOnce(node: RedlockNode, name: string, known: Map<string, string>)
   }
 }
 
-/** Undefined if the user may not run INFO, or a proxy hides it. */
-async function runIdOf({ connection }: RedlockNode): Promise<string | undefined> {
+/** What a server says of itself. Both are undefined if the user may not run INFO, or a proxy hides it. */
+export async function identityOf(
+  connection: RedisConnection,
+): Promise<{ readonly runId: string | undefined; readonly replicas: string | undefined }> {
   const [node] = await connection.nodes()
-  const info = await node?.command(['INFO', 'server']).catch((error: unknown) => {
-    if (isRefusedCommand(error)) return ''
-    throw storeErrorFrom('read INFO', error, connection)
-  })
-  return /^run_id:(\w+)/m.exec(String(info))?.[1]
+  const read = async (section: string): Promise<string> => {
+    const info = await node?.command(['INFO', section]).catch((error: unknown) => {
+      if (isRefusedCommand(error)) return ''
+      throw storeErrorFrom('read INFO', error, connection)
+    })
+    return String(info)
+  }
+  const [server, replication] = await Promise.all([read('server'), read('replication')])
+  const count = Number(/^connected_slaves:(\d+)/m.exec(replication)?.[1] ?? 0)
+  const isReplica = /^role:slave/m.test(replication)
+  return {
+    runId: /^run_id:(\w+)/m.exec(server)?.[1],
+    replicas: isReplica
+      ? 'is a replica'
+      : count > 0
+        ? `has ${count} ${count === 1 ? 'replica' : 'replicas'}`
+        : undefined,
+  }
 }
+
+export const WHY_NO_REPLICAS =
+  'A replica that takes over has not received all leases, so it does not vote for longestTtlSeconds. ' +
+  'Redlock needs independent servers: use nodes without replicas'

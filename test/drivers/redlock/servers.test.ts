@@ -1,13 +1,14 @@
 import assert from 'node:assert/strict'
 import { Redis } from 'ioredis'
 import { createClient } from 'redis'
-import { afterAll, beforeAll, describe, inject, it } from 'vitest'
+import { afterAll, beforeAll, describe, inject, it, vi } from 'vitest'
 import type { Claim, Driver } from '../../../src/core/driver.ts'
 import { type RedisClient, redisDriver } from '../../../src/drivers/redis.ts'
 import { redlockDriver } from '../../../src/drivers/redlock.ts'
 import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { until } from '../../harness/processes.ts'
 import { type FaultProxy, startProxy } from '../../harness/proxy.ts'
+import { startRedis } from '../../harness/servers.ts'
 
 /** A quorum consists of different servers. A server with two names has one vote. */
 let urls: string[]
@@ -117,7 +118,24 @@ describe('redlock: servers', () => {
     const url = `redis://uninformed:pw@127.0.0.1:${new URL(urls[0] ?? '').port}`
     const driver = redlockDriver({ nodes: [node(url)], persistent: true, nodeTimeoutSeconds: 10 })
     await grantOf(driver, claim())
+    // Without `persistent`, it would not notice that the server was restarted.
+    const forgetful = redlockDriver({ nodes: [node(url)], nodeTimeoutSeconds: 10 })
+    await assert.rejects(grantOf(forgetful, { ...claim(), ttlMs: 1_000 }), /lacks the right to INFO.*allow \+info/s)
     await control.call('ACL', 'DELUSER', 'uninformed')
+  })
+
+  it('warns once of a node that has a replica', async () => {
+    const warn = vi.spyOn(process, 'emitWarning').mockImplementation(() => {})
+    await using master = await startRedis()
+    await using replica = await startRedis({ settings: { replicaof: `127.0.0.1 ${master.port}` } })
+    const follows = async () => String(await client(replica.url).info('replication')).includes('master_link_status:up')
+    await until(follows, { timeoutMs: 10_000, failure: () => 'the replica does not follow' })
+    const driver = redlockDriver({ nodes: [node(master.url)], persistent: true, nodeTimeoutSeconds: 10 })
+    for (let tries = 0; tries < 2; tries += 1) await grantOf(driver, claim())
+    const warnings = warn.mock.calls.map(([message]) => String(message))
+    vi.restoreAllMocks()
+    assert.equal(warnings.length, 1)
+    assert.match(warnings[0] ?? '', /^Redlock: node 1 at redis:\/\/.* has 1 replica\. .*independent servers/)
   })
 })
 
