@@ -315,12 +315,15 @@ local function keepFor(data, order, ms)
   end
 end
 
+-- The permits in the text of a shared lease. Not decoded: cjson refuses a lone surrogate, which a holder's name or
+-- metadata may contain, and the lease could never be ended.
+local function permitsIn(text, member)
+  return tonumber(string.match(text or '', '^,%d+,%d+,%d+,(%d+),', #member + 1)) or 0
+end
+
 local function dropShared(data, order, member)
-  local text = take('HGET', data, member)
-  -- Not decoded: cjson refuses a lone surrogate, which a holder's name or metadata may contain, and the lease could
-  -- never be ended.
-  local permits = text and string.match(text, '^,%d+,%d+,%d+,(%d+),', #member + 1)
-  if permits then redis.call('HINCRBY', data, 'n', -permits) end
+  local permits = permitsIn(take('HGET', data, member), member)
+  if permits > 0 then redis.call('HINCRBY', data, 'n', textOf(-permits)) end
   take('HDEL', data, member)
   take('ZREM', order, member)
 end
@@ -418,9 +421,11 @@ local function writeLease(plain, data, order, id, mode, limit, permits, tail, tt
   end
   local text = '[' .. id .. ',' .. textOf(token) .. ',' .. textOf(nowMs) .. ',' .. textOf(limit) .. ','
     .. textOf(permits) .. ',' .. textOf(ttlMs) .. ',' .. tail .. ']'
+  -- An expired lease of the same claim is overwritten. If it has not been dropped yet, it is still counted.
+  local kept = permitsIn(take('HGET', data, 'l' .. id), 'l' .. id)
   redis.call('ZADD', order, textOf(-(nowMs + ttlMs)), 'l' .. id)
   redis.call('HSET', data, 'l' .. id, text, 't', textOf(token))
-  redis.call('HINCRBY', data, 'n', permits)
+  redis.call('HINCRBY', data, 'n', textOf(permits - kept))
   keepFor(data, order, ttlMs)
   markShared(plain, order, freed)
   return text
@@ -571,7 +576,7 @@ local function endShared(data, order, lost)
   if not members[1] then return false end
   local permits = 0
   for i, text in ipairs(redis.call('HMGET', data, unpack(members))) do
-    permits = permits + (tonumber(string.match(text or '', '^,%d+,%d+,%d+,(%d+),', #members[i] + 1)) or 0)
+    permits = permits + permitsIn(text, members[i])
     lost[#lost + 1] = string.sub(members[i], 2)
   end
   redis.call('HINCRBY', data, 'n', textOf(-permits))

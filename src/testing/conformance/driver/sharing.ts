@@ -1,5 +1,15 @@
 import assert from 'node:assert/strict'
-import { acquireOne, leaseOn, leasesOn, mustGrant, mustRefuse, releaseOne, untilGranted } from '../driver-calls.ts'
+import {
+  acquireOne,
+  leaseOn,
+  leasesOn,
+  mustGrant,
+  mustRefuse,
+  newCall,
+  releaseOne,
+  untilGranted,
+  unwrap,
+} from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import { LONG_MS, outlast, SHORT_MS, until } from '../timing.ts'
 
@@ -81,6 +91,24 @@ export const sharing: Group = (test) => {
     await outlast(SHORT_MS)
     assert.equal((await leaseOn(b, context.lockName)).claimId, lasting.claimId)
   })
+
+  test(
+    'permits that have expired and are asked for again count once, however many',
+    ['limit', 'ttl'],
+    async (context) => {
+      const driver = await context.driver()
+      const limit = 700
+      const claims = Array.from({ length: limit }, () => context.claim({ mode: 'shared', limit }))
+      const brief = claims.map((claim) => ({ ...claim, ttlMs: SHORT_MS }))
+      assert.ok((await driver.acquire(brief, newCall())).every((answer) => unwrap(answer).granted))
+      await outlast(SHORT_MS)
+      const again = (await driver.acquire(claims, newCall())).map(unwrap)
+      assert.equal(again.filter(({ granted }) => granted).length, limit)
+      await mustRefuse(driver, context.claim({ mode: 'shared', limit }))
+      await driver.release(claims)
+      await mustGrant(driver, context.claim())
+    },
+  )
 
   test('a limit of n admits n and refuses the next, across processes', ['limit'], async (context) => {
     const drivers = [await context.driver(), await context.driver()] as const
