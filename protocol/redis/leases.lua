@@ -58,6 +58,7 @@
 --            ['f', nowMs]                                 the proposed token is too far ahead of this server's clock
 --   renew    1 renewed, 0 lost
 --   release  1 a lease was ended, 0 there was none. The time is 1 if a message could not be published
+--   each     ['e', error]                                 a key of this entry has another type. The outcome is unknown
 --
 -- plain holds    [id,token,acquiredAtMs,ttlMs,tail]            an exclusive lease
 --                holdfast:shared                               shared leases, which are in data
@@ -75,6 +76,9 @@
 -- the secret of the last call that asked for the claim. The message [id] is a hint for the first waiter to ask again,
 -- because the lease before it ends sooner than the waiter knows. A forced release is published to all on
 -- holdfast:forced, as {"lost":[id,…],"by":"holder"}. It is a hint, too.
+--
+-- At its memory limit, a server refuses commands that may need memory, as long as a script has written nothing. So the
+-- first write of every renewal and release is one that needs none: holders can keep their leases, and let them go.
 --
 -- Messages are published after all other commands. A waiter trusts a grant in a message, so the grant must have been
 -- written, and any write can fail: the server has become a replica, lacks replicas, or its disk is full. If the client
@@ -140,7 +144,9 @@ end
 -- cut the lease down to it. `at`: where the token ends.
 local function keepPlain(plain, text, at, ttlMs)
   local from, kept, to = string.match(text, '^,%d+,()(%d+)(),', at)
-  if kept == ttlMs then return call('PEXPIRE', plain, ttlMs) end
+  -- In any case, because it needs no memory: see the header.
+  call('PEXPIRE', plain, ttlMs)
+  if kept == ttlMs then return 1 end
   if from then text = sub(text, 1, from - 1) .. ttlMs .. sub(text, to) end
   call('SET', plain, text, 'PX', ttlMs)
   return 1
@@ -646,6 +652,8 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
     own = ownShared(data, order, id)
     ownsShared = own
   end
+  -- A write that needs no memory comes first: see the header.
+  if own then take('HDEL', data, '') end
   if own and (proposed == 0 or begins(own, '[' .. id .. ',' .. textOf(proposed) .. ',')) then
     local endsSooner
     if ownsShared then
@@ -779,6 +787,8 @@ end
 
 local function renew(plain, data, order, entry, ttlMs)
   local id = idOf(entry)
+  -- There is no such field. But it is a write command, as before every answer, and one that needs no memory.
+  take('HDEL', data, '')
   local text = plainText(plain)
   local own = not isForced(text) and ownShared(data, order, id)
   if own and begins(own, '[' .. entry .. ',') then
@@ -786,13 +796,12 @@ local function renew(plain, data, order, entry, ttlMs)
     return 1
   end
   advance(plain, data, order, text, false)
-  -- A write command, as in every answer. There is no such field.
-  take('HDEL', data, '')
   return 0
 end
 
 local function release(plain, data, order, entry)
   local id, head = idOf(entry), '[' .. entry .. ','
+  take('HDEL', data, '') -- as in renew
   local text = plainText(plain)
   if text and begins(text, head) then
     advance(plain, data, order, text, true)
@@ -810,21 +819,33 @@ local function release(plain, data, order, entry)
   return ended
 end
 
+local function answer(i, last)
+  steps = 0
+  local plain, data, order = KEYS[1 + i], KEYS[1 + n + i], KEYS[1 + 2 * n + i]
+  local entry, at = entries[i], 5 + (i - 1) * step
+  if operation == 'release' then
+    answers[1 + i] = release(plain, data, order, entry)
+  elseif operation == 'renew' then
+    answers[1 + i] = renew(plain, data, order, entry, tonumber(ARGV[at]))
+  elseif sub(ARGV[at + 2], 1, 1) == 'g' then
+    acquireGroup(i, last)
+  else
+    local rest = ARGV[at + 2] == '' and { 0, 0, 1, 0, 0 } or cjson.decode(ARGV[at + 2])
+    answers[1 + i] = acquire(plain, data, order, entry, tonumber(ARGV[at]), ARGV[at + 1], rest)
+  end
+end
+
 local done, failure = try(function()
   for i = 1, n do
     if not answers[1 + i] then
-      steps = 0
-      local plain, data, order = KEYS[1 + i], KEYS[1 + n + i], KEYS[1 + 2 * n + i]
-      local entry, at = entries[i], 5 + (i - 1) * step
-      if operation == 'acquire' and sub(ARGV[at + 2], 1, 1) == 'g' then
-        acquireGroup(i, groupEnd(i))
-      elseif operation == 'acquire' then
-        local rest = ARGV[at + 2] == '' and { 0, 0, 1, 0, 0 } or cjson.decode(ARGV[at + 2])
-        answers[1 + i] = acquire(plain, data, order, entry, tonumber(ARGV[at]), ARGV[at + 1], rest)
-      elseif operation == 'renew' then
-        answers[1 + i] = renew(plain, data, order, entry, tonumber(ARGV[at]))
-      else
-        answers[1 + i] = release(plain, data, order, entry)
+      local isGroup = operation == 'acquire' and sub(ARGV[7 + (i - 1) * step], 1, 1) == 'g'
+      local last = isGroup and groupEnd(i) or i
+      local answered, why = try(answer, i, last)
+      if not answered then
+        -- Another program has written a key of this lock. That must not cost the other entries their answers.
+        local text = type(why) == 'table' and why.err or tostring(why)
+        if not string.find(text, 'WRONGTYPE', 1, true) then error(why, 0) end
+        for each = i, last do answers[1 + each] = { 'e', text } end
       end
     end
   end

@@ -24,8 +24,10 @@ local function renew(plain, text, entry, ttlMs)
   -- As in leases.lua: the stored time must be the actual one.
   local from, kept, to = string.match(text, '^,%d+,()(%d+)(),', #head)
   -- No waiter knows of an end that is later than this one: waiters cut a lease down to the stored time.
-  if kept == ttlMs then return call('PEXPIRE', plain, ttlMs) end
-  if call('PTTL', plain) > tonumber(ttlMs) then return 0 end
+  if kept ~= ttlMs and call('PTTL', plain) > tonumber(ttlMs) then return 0 end
+  -- In any case, because it is a write that needs no memory: see leases.lua.
+  call('PEXPIRE', plain, ttlMs)
+  if kept == ttlMs then return 1 end
   if from then text = sub(text, 1, from - 1) .. ttlMs .. sub(text, to) end
   call('SET', plain, text, 'PX', ttlMs)
   return 1

@@ -14,7 +14,7 @@ import { StoreError } from '../../core/errors.ts'
 import type { ServerChecks } from './checks.ts'
 import type { RedisConnection } from './connection.ts'
 import { closedError, inTime } from './errors.ts'
-import { acquireArgs, readAcquire, releaseArgs, type TokenRefusal, unexpectedReply } from './format.ts'
+import { acquireArgs, entryError, readAcquire, releaseArgs, type TokenRefusal, unexpectedReply } from './format.ts'
 import { inspect, inspectNames, inspectRates } from './inspect.ts'
 import { slotOf } from './keys.ts'
 import { MAX_ENTRIES, type Send, type SharedList, sendList } from './lists.ts'
@@ -249,7 +249,7 @@ export function releaseRun(
   const list = { operation: 'release', requests: leases, args: releaseArgs(leases), publication } as const
   return leasesRun<ReleaseAnswers>(prefix, slot, list, (reply, connection, session) => {
     if (reply[0] === 1) unpublished?.(connection)
-    const answers = leases.map((_, index) => Number(reply[1 + index]) === 1)
+    const answers = leases.map((_, index) => entryError('release', reply[1 + index]) ?? Number(reply[1 + index]) === 1)
     return connection.session === undefined || !answers.includes(false)
       ? answers
       : unlessResent(answers, session, connection)
@@ -258,7 +258,7 @@ export function releaseRun(
 
 /** "No" may be the answer to the second copy of a release whose first copy ended the lease. It is not a loss. */
 async function unlessResent(
-  answers: readonly boolean[],
+  answers: ReleaseAnswers,
   session: unknown,
   connection: RedisConnection,
 ): Promise<ReleaseAnswers> {

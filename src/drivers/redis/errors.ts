@@ -86,6 +86,7 @@ const hints: readonly (readonly [sign: RegExp, hint: string, permanent?: 'perman
     'this server is a replica: connect to the master, or through Sentinel',
   ],
   [/OOM command not allowed/i, 'the server is out of memory: raise maxmemory, or use a separate server for locks'],
+  [/WRONGTYPE/, 'another program has written a key of this lock: delete that key', 'permanent'],
   [/^LOADING/i, 'the server is still loading its data'],
   [/CLUSTERDOWN/i, 'the Cluster does not serve this slot at the moment'],
   [

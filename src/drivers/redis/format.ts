@@ -12,6 +12,7 @@ import type {
 } from '../../core/driver.ts'
 import { StoreError, UnsupportedError } from '../../core/errors.ts'
 import { leftOver } from '../shared/groups.ts'
+import { storeErrorFrom } from './errors.ts'
 
 /**
  * How claims, leases and waiters are written to Redis and read back. The header of `protocol/redis/leases.lua` has the
@@ -90,6 +91,11 @@ export interface TokenRefusal {
   readonly nowMs: number
 }
 
+/** The error of one entry of a list. The other entries have their answers. */
+export function entryError(what: string, reply: unknown): Error | undefined {
+  return Array.isArray(reply) && reply[0] === 'e' ? storeErrorFrom(what, new Error(String(reply[1]))) : undefined
+}
+
 export function readAcquire(claim: Claim, nowMs: number, reply: unknown): AcquireAnswer | TokenRefusal | Error {
   const { lockName, ttlMs } = claim
   if (isCount(reply)) {
@@ -107,6 +113,8 @@ export function readAcquire(claim: Claim, nowMs: number, reply: unknown): Acquir
       if (!isPositive(fencingToken) || !isNumber(acquiredAtMs)) return unexpectedReply('acquire', reply)
       return { granted: true, fencingToken, ttlMs, acquiredAtMs }
     }
+    case 'e':
+      return storeErrorFrom('acquire', new Error(first))
     case 'x':
       return { granted: false, free: true, answeredAtMs: nowMs }
     case 'k':

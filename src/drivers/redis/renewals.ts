@@ -4,7 +4,7 @@ import { failTogether } from '../shared/groups.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
 import type { RedisConnection } from './connection.ts'
 import { inTime, isNoScript, storeErrorFrom } from './errors.ts'
-import { renewArgs, unexpectedReply } from './format.ts'
+import { entryError, renewArgs, unexpectedReply } from './format.ts'
 import { type Send, sendList } from './lists.ts'
 import { type ListParts, leasesRun, protocolScript, runLeases, runScript, type ScriptCall } from './scripts.ts'
 
@@ -12,7 +12,7 @@ const renewScript = protocolScript(() => readProtocol('redis/renew.lua'))
 
 const renewPart: Send<Renewal, RenewAnswer> = (parts, requests, slot) =>
   runLeases(parts, slot, { operation: 'renew', requests, args: renewArgs(requests) }, ([, ...replies]) =>
-    replies.map((reply) => (Number(reply) === 1 ? 'renewed' : 'lost')),
+    replies.map((reply) => entryError('renew', reply) ?? (Number(reply) === 1 ? 'renewed' : 'lost')),
   )
 
 /**
@@ -104,7 +104,7 @@ export async function renewOnReplicas(
   const [reply, confirmed] = await inTime('wait for replicas', timeoutMs + callMs, renew, connection)
   const seen = Number(confirmed)
   return (await read(reply, connection, undefined)).map((answer) => {
-    if (Number(answer) !== 1) return 'lost'
+    if (Number(answer) !== 1) return entryError('renew', answer) ?? 'lost'
     if (seen >= count) return 'renewed'
     return new StoreError(`${seen} of ${count} replicas confirmed the lease within ${timeoutMs} ms: it does not count`)
   })

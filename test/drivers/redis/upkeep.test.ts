@@ -91,6 +91,62 @@ describe('redis: upkeep', () => {
     )
   })
 
+  for (const isLong of [false, true]) {
+    it(`failure 63: at its memory limit, a server renews and releases every lease${isLong ? ', in long lists' : ''}`, async () => {
+      await using server = await startRedis()
+      const driver = driverOn(server.port)
+      const modes = ['exclusive', 'shared'] as const
+      const leases = await Promise.all(
+        modes.map(async (mode) => {
+          const lease = claim({ lockName: name(), mode, ttlMs: 30_000 })
+          const { fencingToken } = await granted(driver, lease)
+          const waiter = claim({ lockName: lease.lockName, waiterTtlMs: 20_000, ttlMs: 60_000 })
+          assert.equal((await ask(driver, waiter)).granted, false)
+          return { ...lease, fencingToken, waiter }
+        }),
+      )
+      await client(server.port).config('SET', 'maxmemory', '1')
+      for (const ttlMs of [30_000, 10_000, 40_000]) {
+        const renewals = leases.map(({ lockName, claimId, fencingToken }) => ({
+          lockName,
+          claimId,
+          fencingToken,
+          ttlMs,
+        }))
+        // Long lists of renewals go through a script of their own.
+        const all = isLong ? Array.from({ length: 20 }, () => renewals).flat() : renewals
+        for (const answer of await driver.renew(all)) assert.equal(answer, 'renewed', `to ${ttlMs} ms`)
+      }
+      assert.deepEqual(await driver.release(leases), [true, true])
+      // Both locks were handed over, until the place of the waiter would have ended. Their first renewal makes it longer.
+      const handed = (await driver.inspect({})).leases
+      assert.deepEqual(handed.map(({ claimId }) => claimId).sort(), leases.map(({ waiter }) => waiter.claimId).sort())
+      assert.deepEqual(await driver.renew(handed.map((each) => ({ ...each, ttlMs: 60_000 }))), ['renewed', 'renewed'])
+    })
+  }
+
+  it('a key of another type fails its own entry of a list, and no other', async () => {
+    const driver = driverOn(shared.port)
+    const spoiled = name()
+    const { data } = lockKeys('lock:', spoiled)
+    await client(shared.port).set(data, 'of another program')
+    const mixed = [name(), spoiled, name()].map((lockName) => claim({ lockName }))
+    const [one, error, other] = await driver.acquire(mixed, newCall())
+    assert.ok(one !== undefined && 'granted' in one && one.granted)
+    assert.ok(other !== undefined && 'granted' in other && other.granted)
+    assert.match(String(error), /WRONGTYPE.*another program has written a key of this lock/)
+    const [renewed, unknown, also] = await driver.renew([
+      ...mixed.map((each) => ({ ...each, fencingToken: one.fencingToken })),
+    ])
+    assert.deepEqual([renewed, also], ['renewed', 'lost'])
+    assert.match(String(unknown), /WRONGTYPE/)
+    const [yes, released, alsoYes] = await driver.release(mixed)
+    assert.deepEqual([yes, alsoYes], [true, true])
+    assert.match(String(released), /WRONGTYPE/)
+    await client(shared.port).del(data)
+    await granted(driver, claim({ lockName: spoiled }))
+  })
+
   it('a lock with only expired waiters is free, even with as many as one call removes', async () => {
     const driver = driverOn(shared.port)
     const lockName = name()

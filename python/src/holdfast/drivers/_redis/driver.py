@@ -184,7 +184,10 @@ class RedisDriver:
         return [
             [reply] * len(chunk)
             if isinstance(reply, Exception)
-            else ["renewed" if answer == 1 else "lost" for answer in reply.answers]
+            else [
+                answer if isinstance(answer, Exception) else "renewed" if answer == 1 else "lost"
+                for answer in reply.answers
+            ]
             for chunk, reply in zip(part.chunks, replies)
         ]
 
@@ -224,7 +227,9 @@ class RedisDriver:
                 self._subscription.forget(lease.claim_id)
         replies = await self.lists.run_leases("release", part, [release_args(chunk) for chunk in part.chunks])
         return [
-            [reply] * len(chunk) if isinstance(reply, Exception) else [answer == 1 for answer in reply.answers]
+            [reply] * len(chunk)
+            if isinstance(reply, Exception)
+            else [answer if isinstance(answer, Exception) else answer == 1 for answer in reply.answers]
             for chunk, reply in zip(part.chunks, replies)
         ]
 

@@ -82,6 +82,14 @@ def store_error(what: str, error: BaseException, place: Optional[str] = None) ->
     return wrapped
 
 
+def entry_error(what: str, answer: object, place: Optional[str] = None) -> Optional[HoldfastError]:
+    """The error of one entry of a list. The other entries have their answers."""
+    if not isinstance(answer, list) or len(answer) != 2 or answer[0] not in (b"e", "e"):
+        return None
+    text = answer[1].decode("utf-8", "replace") if isinstance(answer[1], bytes) else str(answer[1])
+    return store_error(what, Exception(text), place)
+
+
 def no_answer(what: str, timeout_ms: float, place: str) -> StoreError:
     return StoreError(f"redis at {place} did not answer within {timeout_ms:g} ms when asked to {what}")
 
@@ -96,6 +104,13 @@ _HINTS = (
         r"(?i)OOM command not allowed|^OOM",
         "the server is out of memory: raise maxmemory, or use a separate server for locks",
         False,
+    ),
+    ("WRONGTYPE", "another program has written a key of this lock: delete that key", True),
+    (
+        "NOPERM INFO",
+        "the user lacks the right to INFO, by which Redlock notices that a server was restarted: allow +info, or set "
+        "`persistent` if no server can lose data",
+        True,
     ),
     (r"(?i)^LOADING", "the server is still loading its data", False),
     (r"(?i)CLUSTERDOWN", "the Cluster does not serve this slot at the moment", False),

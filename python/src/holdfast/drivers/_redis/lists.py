@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, Awaitable, Callable, Generic, Optional, Protocol, Sequence, TypeVar, Union
 
-from .failures import is_forbidden, store_error
+from .failures import entry_error, is_forbidden, store_error
 from .keys import COUNTER, lock_keys, own_key_error, slot_counter, slot_of
 from .link import Link
 from .records import unexpected_reply
@@ -132,7 +132,7 @@ class Lists:
         return [
             store_error(operation, reply, self.link.place)
             if isinstance(reply, Exception)
-            else _read_reply(operation, len(chunk), reply)
+            else _read_reply(operation, len(chunk), reply, self.link.place)
             for chunk, reply in zip(part.chunks, replies)
         ]
 
@@ -143,8 +143,8 @@ class LeasesReply:
     answers: list[Any]
 
 
-def _read_reply(operation: str, count: int, reply: Any) -> Union[LeasesReply, Exception]:
-    """Expands the short reply "yes to all" to one answer for each entry."""
+def _read_reply(operation: str, count: int, reply: Any, place: str) -> Union[LeasesReply, Exception]:
+    """Expands the short reply "yes to all" to one answer for each entry. An entry that failed alone is an error."""
     if not isinstance(reply, list) or len(reply) < 2 or type(reply[0]) is not int:
         return unexpected_reply(operation, reply)
     now_ms = reply[0]
@@ -156,7 +156,7 @@ def _read_reply(operation: str, count: int, reply: Any) -> Union[LeasesReply, Ex
         return LeasesReply(now_ms, [1] * count)
     if len(reply) != 1 + count:
         return unexpected_reply(operation, reply)
-    return LeasesReply(now_ms, reply[1:])
+    return LeasesReply(now_ms, [entry_error(operation, answer, place) or answer for answer in reply[1:]])
 
 
 def _group_of(request: object) -> Optional[str]:

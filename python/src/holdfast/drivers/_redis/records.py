@@ -12,6 +12,7 @@ from typing import Any, Optional, Sequence, Union
 from ...core.driver import ANY_TOKEN, Claim, Grant, LeaseRecord, LeaseRef, Metadata, Refusal, Renewal, WaiterRecord
 from ...errors import StoreError, UnsupportedError
 from .._shared.groups import left_over
+from .failures import entry_error
 
 SHARED = "holdfast:shared"
 _MOST_TOKEN = 2**53 - 1
@@ -131,6 +132,9 @@ AcquireReply = Union[Grant, Refusal, TokenRefusal, Exception]
 
 
 def read_acquire(claim: Claim, now_ms: float, reply: Any) -> AcquireReply:
+    error = reply if isinstance(reply, Exception) else entry_error("acquire", reply)
+    if error is not None:
+        return error
     if isinstance(reply, int):
         # A proxy or another server may answer anything. It must not grant a lock.
         if not 0 < reply <= _MOST_TOKEN:

@@ -59,7 +59,9 @@ async def renew_on_replicas(
             "count"
         )
         renewed: Union[RenewAnswer, Exception] = "renewed" if seen >= replicas.count else too_few
-        answers.append([renewed if answer == 1 else "lost" for answer in reply.answers])
+        answers.append(
+            [answer if isinstance(answer, Exception) else renewed if answer == 1 else "lost" for answer in reply.answers]
+        )
     return answers
 
 

@@ -100,7 +100,7 @@ class VotingNode:
                     continue
                 if reply.now_ms == 1:
                     unpublished(StoreError(f"the server refused to publish on {channel}"))
-                answers.append([answer == 1 for answer in reply.answers])
+                answers.append([answer if isinstance(answer, Exception) else answer == 1 for answer in reply.answers])
             return answers
 
         return await lists.send(leases, send)
