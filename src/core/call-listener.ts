@@ -1,4 +1,4 @@
-import { isA, safeCause, textOf } from './foreign-errors.ts'
+import { attempt, isA, safeCause, textOf } from './foreign-errors.ts'
 import { outsideLocks } from './reentry-context.ts'
 
 /**
@@ -27,6 +27,6 @@ export function warnOfFault(what: string, error: unknown): void {
   process.emitWarning(`${what} threw ${textOf(error)}`, {
     type: 'HoldfastWarning',
     code: 'HOLDFAST_LISTENER_FAILED',
-    detail: (isA(error, Error) && safeCause(error).stack) || '',
+    detail: attempt(() => isA(error, Error) && safeCause(error).stack) || '',
   })
 }

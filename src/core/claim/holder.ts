@@ -13,7 +13,14 @@ import type {
   RateRequest,
   Refusal,
 } from '../driver.ts'
-import { ClosedError, HoldfastError, OverloadError, StoreError, UnsupportedError } from '../errors.ts'
+import {
+  ClosedError,
+  HoldfastError,
+  InvalidArgumentError,
+  OverloadError,
+  StoreError,
+  UnsupportedError,
+} from '../errors.ts'
 import type { Emitter } from '../events.ts'
 import { type Few, listOf, withOne, withoutOne } from '../few.ts'
 import { Chain, isIn, isOutermost } from '../lease/chain.ts'
@@ -451,7 +458,11 @@ export class Holder {
     if (this.#stage === 'closing') throw new ClosedError('the instance is closed')
   }
 
-  #assertSupported({ mode, limit, forceUpTo }: ClaimRequest): void {
+  #assertSupported({ mode, limit, forceUpTo, minHoldMs }: ClaimRequest): void {
+    if (minHoldMs > this.longestTtlMs) {
+      const rule = `at most ${this.longestTtlMs / 1_000}, the longest that the ${this.driverName} driver keeps anything`
+      throw new InvalidArgumentError('minHoldSeconds', minHoldMs / 1_000, rule)
+    }
     if (mode === 'shared') this.assertSupports('shared')
     if (limit !== undefined) this.assertSupports('limit')
     if (forceUpTo !== undefined && this.capabilities.force !== 'claim') throw unsupported(this.#store.driver, 'force')
@@ -485,7 +496,7 @@ class Leases implements ReportedLeases {
   }
 
   add(lease: HeldLease): void {
-    this.#waiters.leasesChanged()
+    this.#waiters.leaseBegan(lease)
     if (this.#last === undefined) {
       this.#first = lease
       this.#waiters.leases.add(this)
@@ -501,7 +512,7 @@ class Leases implements ReportedLeases {
   delete(lease: HeldLease): boolean {
     const { lockName, before, after } = lease
     if (before === undefined && this.#first !== lease) return false
-    this.#waiters.leasesChanged()
+    this.#waiters.leaseEnded(lease)
     lease.before = undefined
     lease.after = undefined
     if (before === undefined) this.#first = after

@@ -122,6 +122,8 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer>, Abor
   #end: Refusal | HoldfastError | undefined
   /** A request was not answered: it may still arrive. */
   #hasUnanswered = false
+  /** When its caller is answered although its place may not be withdrawn. */
+  #leavesAtMs = 0
   /** Created when the claim joins the waiters. */
   #wait: Wait | undefined
 
@@ -169,8 +171,10 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer>, Abor
   due(): void {
     const nowMs = this.#nowMs
     const wait = this.#wait
-    if (this.#state === 'leaving') this.#settle()
-    else if (nowMs >= this.#waitUntilMs) this.#timedOut()
+    if (this.#state === 'leaving') {
+      if (nowMs >= this.#leavesAtMs) this.#settle()
+      else this.#parts.scheduler.set(this, this.#leavesAtMs)
+    } else if (nowMs >= this.#waitUntilMs) this.#timedOut()
     else if (wait !== undefined) {
       if (nowMs >= wait.nextRequestMs) this.#request()
       this.#schedule()
@@ -418,6 +422,7 @@ export class PendingClaim implements Task, Waiter, Receiver<AcquireAnswer>, Abor
     const isBeingWithdrawn = this.#isRequestInFlight || (work !== undefined && (queue || expiry === 'session'))
     // A request that has been in flight for so long is not answered soon.
     const untilMs = (this.#isRequestInFlight ? this.#requestedMs : this.#nowMs) + MAX_WITHDRAWAL_MS
+    this.#leavesAtMs = untilMs
     if (isBeingWithdrawn && !isOutOfReach && untilMs > this.#nowMs) this.#parts.scheduler.set(this, untilMs)
     else this.#settle()
   }

@@ -89,8 +89,10 @@ class ThreadHeartbeat implements Heartbeat, HeartbeatThread {
   start(renewer: RemoteRenewer, start: RenewerStart, maxHoldMs: number): Slot | undefined {
     const { ref, ttlMs } = renewer.lease
     const mayUseWorker = !this.#closed && start.answered.monotonicMs >= this.#restartAtMs
+    // A thread that hangs confirms nothing.
+    if (!mayUseWorker || this.#ending.size >= MAX_ENDING) return undefined
     // The worker may not have forgotten an earlier lease of this claim, which was handed over and came back.
-    if (!mayUseWorker || this.#ending.has(ref.claimId) || !this.#hasWorker()) return undefined
+    if (this.#ending.has(ref.claimId) || !this.#hasWorker()) return undefined
     const slot = this.#slots.allocate(trustedUntil(start.sent, start.grantedMs))
     this.#renewers.set(ref.claimId, renewer)
     this.#reportAlive()
@@ -254,6 +256,8 @@ class ThreadHeartbeat implements Heartbeat, HeartbeatThread {
   }
 }
 
+/** Leases that have ended, and whose end the thread has not confirmed. */
+const MAX_ENDING = 10_000
 /** How long `close` waits for a thread that is still loading its code. Its driver may hang while it opens. */
 const MAX_OPENING_MS = 2_000
 const RESTART = { firstMs: 2_000, maxMs: 60_000 }

@@ -89,6 +89,8 @@ export class HeldLease implements UsedLease, Renewable, Reported {
   #state: 'held' | 'ended' | LeaseLostError = 'held'
   /** The release in the store, once it was sent. */
   #releasing: Promise<boolean> | undefined
+  /** The release waits for the answers to all renewals before it is sent, for `minHoldSeconds`. */
+  #postponed: Release | undefined
   /** It was lost because its deadline passed. */
   #hasExpired = false
   /** Settles when no renewal of the lease, which has ended, is in flight. */
@@ -242,8 +244,14 @@ export class HeldLease implements UsedLease, Renewable, Reported {
   }
 
   async confirm(): Promise<boolean> {
-    const isInStore = this.held && (await this.#context.inFlight.track(this.#renewer.confirm()))
+    const isAsked = this.held
+    const isInStore = isAsked && (await this.#context.inFlight.track(this.#renewer.confirm()))
     if (isInStore === true) return true
+    if (isAsked && isInStore === false && this.#postponed !== undefined && this.#error === undefined) {
+      // The last use has ended it meanwhile, and its release follows this answer.
+      this.#wasNotInStore(this.#postponed, this.#context.clock.now())
+      return this.#error === undefined
+    }
     if (this.#state === 'ended' && this.#releasing !== undefined) {
       // The last use released it meanwhile. That may have overtaken the question, and its answer decides.
       await this.#releasing
@@ -327,8 +335,12 @@ export class HeldLease implements UsedLease, Renewable, Reported {
     const uses = listOf(this.#uses)
     const areOwn = cause === undefined && (this.#isAlone || uses.every(isOwn))
     const released = this.#release(this.#minHoldMs, areOwn ? uses : NONE)
-    if (areOwn) for (const use of uses) use.end('released')
-    else tell(uses, this.#errorOf(reason, cause))
+    if (areOwn) {
+      for (const use of uses) {
+        use.releasing = released
+        use.end('released')
+      }
+    } else tell(uses, this.#errorOf(reason, cause))
     return released
   }
 
@@ -342,6 +354,7 @@ export class HeldLease implements UsedLease, Renewable, Reported {
     // From here on this process must not rely on the lease, even if the call fails.
     this.#end('ended')
     if (delayMs > 0) {
+      this.#postponed = release
       this.#releasing = this.#context.inFlight.track(this.#releaseIn(delayMs, release))
     } else {
       // Not set above: a late answer to the claim's own request must not release what `minHoldSeconds` keeps.

@@ -81,6 +81,8 @@ export class LeaseUse implements Lease {
   hasHeartbeat = false
   /** Called once, in the step in which the use ends: before a release is sent. */
   onEnd: (() => void) | undefined
+  /** The answer to the release that has ended it. Who disposes of the use waits for it. */
+  releasing: Promise<boolean> | undefined
   #chain: Chain | undefined
   #state: 'held' | 'released' | 'handed over' | LeaseLostError = 'held'
   #abort: AbortController | undefined
@@ -187,7 +189,8 @@ export class LeaseUse implements Lease {
   #release(minHoldMs?: number): Promise<boolean> {
     if (!this.held) return Promise.resolve(false)
     this.end('released')
-    return this.lease.leave(this, minHoldMs)
+    this.releasing = this.lease.leave(this, minHoldMs)
+    return this.releasing
   }
 
   /** Sends the release even if the signal is already aborted. */
@@ -208,7 +211,7 @@ export class LeaseUse implements Lease {
 
   /** Releases it for `await using`. An error here would hide an error of the block that ends. */
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.release().catch(ignoreHoldfastError)
+    await (this.releasing ?? this.#release()).catch(ignoreHoldfastError)
   }
 
   /** Ends it without asking the store. The lease decides what follows. */

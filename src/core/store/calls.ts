@@ -1,6 +1,6 @@
 import type { AcquireCall, Driver } from '../driver.ts'
 import { HoldfastError, StoreError } from '../errors.ts'
-import { isA, messageOf, safeCause } from '../foreign-errors.ts'
+import { attempt, isA, messageOf, safeCause, textOf } from '../foreign-errors.ts'
 import { MAX_LIST } from '../limits.ts'
 import { onAbort } from '../time/abort.ts'
 import { afterReading, type Clock, type Instant, type Timer } from '../time/clock.ts'
@@ -91,8 +91,13 @@ export class Calls {
     const sendAll = (sent: Instant): void => {
       const list = open
       open = undefined
-      if (list?.requests.length === 1) this.#send(list, sent)
-      else for (const call of list?.parts() ?? []) this.#send(call, sent)
+      if (list === undefined) return
+      try {
+        for (const call of list.requests.length === 1 ? [list] : list.parts()) this.#send(call, sent)
+      } catch (error) {
+        list.sent = sent
+        queueMicrotask(() => list.failed(this.#storeError(kind.what, error)))
+      }
     }
     const flush = (): void => {
       const now = this.#clock.now()
@@ -236,7 +241,7 @@ export class Calls {
       // A proxy that was revoked, or a getter that throws.
       return this.#storeError(kind.what, error)
     }
-    const text = JSON.stringify(answer)?.slice(0, 200)
+    const text = attempt(() => JSON.stringify(answer)?.slice(0, 200)) ?? textOf(answer)
     return new StoreError(`the ${this.#driver.name} driver returned an invalid answer to ${kind.what}: ${text}`)
   }
 

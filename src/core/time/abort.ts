@@ -1,6 +1,6 @@
 import { addAbortListener } from 'node:events'
 import { AbortedError } from '../errors.ts'
-import type { Clock } from './clock.ts'
+import { afterReading, type Clock } from './clock.ts'
 
 /** Reacts when a signal is aborted. */
 export interface Abortable {
@@ -101,7 +101,7 @@ export function pause(clock: Clock, ms: number, ...signals: readonly (AbortSigna
 /** Settles as `work` does, or rejects with `late()` after `ms`. The work itself continues. */
 export function withTimeout<T>(clock: Clock, ms: number, work: Promise<T>, late: () => Error): Promise<T> {
   return new Promise((resolve, reject) => {
-    const timer = clock.setTimer(() => reject(late()), ms, true)
+    const timer = clock.setTimer(() => afterReading(clock, () => reject(late())), ms, true)
     const settled = (): void => timer.cancel()
     work.then(resolve, reject)
     work.then(settled, settled)

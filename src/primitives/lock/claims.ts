@@ -218,15 +218,16 @@ export class Claims {
   /** Asks the store for a function that will run, even if this instance already holds the lock. */
   claim(holder: Holder, request: ClaimRequest): Promise<LeaseUse | Refused> {
     return holder.acquire(request, (outcome) => {
-      if (outcome instanceof LeaseUse) this.#reacquire?.granted(request.lockName)
+      if (outcome instanceof LeaseUse) this.#reacquire?.granted(holder, request.lockName)
       return heldByFunction(outcome)
     })
   }
 
   /** See `Holder.restore`. */
   async restore(handedOver: HandOver, options: RestoreRequest): Promise<Lease> {
-    const use = await (await this.#instance.open()).restore(handedOver, options)
-    this.#reacquire?.granted(handedOver.lockName)
+    const holder = await this.#instance.open()
+    const use = await holder.restore(handedOver, options)
+    this.#reacquire?.granted(holder, handedOver.lockName)
     return use
   }
 
@@ -246,7 +247,14 @@ export class Claims {
       const request = this.request(lockName, share, options, heartbeat)
       const use = this.reentry.enter(request, share)?.hold()
       if (use !== undefined) return this.settle(Promise.resolve(toResult(use)))
-      return this.observed([request], ([asked]) => this.#ask(asked ?? request, toResult))
+      const acquired = this.reentry.acquiring(lockName)
+      const result = (outcome: LeaseUse | Refused): T => {
+        if (outcome instanceof LeaseUse) acquired?.(outcome)
+        return toResult(outcome)
+      }
+      return this.observed([request], ([asked]) =>
+        this.#ask(asked ?? request, acquired === undefined ? toResult : result),
+      )
     } catch (error) {
       return Promise.reject(error)
     }

@@ -2,6 +2,7 @@ import type { StoreOpener } from '../../connect.ts'
 import { checkBoolean, checkLockName, checkOneOf, ttlMsFrom } from '../../core/arguments.ts'
 import { AbortedError } from '../../core/errors.ts'
 import { readHandOver } from '../../core/lease/hand-over.ts'
+import type { HeldLease } from '../../core/lease/held-lease.ts'
 import { type AnswerOptions, answerSignal, type Lease } from '../../core/lease/lease.ts'
 import type { LockInfo } from '../../core/lock-info.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
@@ -110,14 +111,18 @@ export class DistributedLock extends Primitive {
     this.#instance.assertNotEnded()
     const { reentry } = this.#claims
     const inner = reentry.innermost(lockName)
-    const lease = inner?.lease ?? this.#instance.holder?.leases.on(lockName)
+    const lease = inner?.lease ?? this.#meant(lockName)
     if (lease === undefined) return false
     if (inner !== undefined && !inner.isEntered) return inner.release(options)
-    // The running function has already ended its own use. Those that are left belong to functions that it began.
-    if (inner === undefined && reentry.isInside(lease)) return false
     const reason = 'it was released by another task'
     const ended = inner === undefined ? lease.endAll(reason, () => false) : lease.revoke(inner, reason)
     return unlessAborted(ended, signal, `waiting for the release of "${lockName}"`)
+  }
+
+  /** The lease that the name means to a caller without a use of it. */
+  #meant(lockName: string): HeldLease | undefined {
+    const newest = this.#instance.holder?.leases.on(lockName)
+    return newest !== undefined && this.#claims.reentry.means(newest) ? newest : undefined
   }
 
   /**
@@ -133,7 +138,7 @@ export class DistributedLock extends Primitive {
     this.#instance.assertNotEnded()
     const inner = this.#claims.reentry.innermost(lockName)
     if (inner !== undefined) return inner.extend(additionalSeconds, options)
-    const lease = this.#instance.holder?.leases.on(lockName)
+    const lease = this.#meant(lockName)
     if (lease === undefined) return false
     const what = `extending the lease on "${lockName}"`
     if (signal?.aborted) throw new AbortedError(what, signal.reason)

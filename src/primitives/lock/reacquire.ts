@@ -11,19 +11,27 @@ import { AFTER_OUTAGE, backoffMs } from '../../core/time/backoff.ts'
  */
 export class ReacquireByExtending {
   /** The claims in flight. When the instance gets a lease on their name, they stop waiting and extend it. */
-  readonly #claiming = new Map<string, Set<AbortController>>()
+  readonly #claiming = new Map<string, Set<Claiming>>()
 
   /** The instance has got a lease on this name. */
-  granted(lockName: string): void {
-    for (const overtaken of this.#claiming.get(lockName) ?? []) overtaken.abort()
+  granted(holder: Holder, lockName: string): void {
+    const own = holder.leases.on(lockName)
+    for (const each of this.#claiming.get(lockName) ?? []) {
+      // Before its claim has left: the lease must not end before every claim that it overtakes has got its use.
+      if (own?.held && !each.joined?.use.held) each.joined = { lease: own, use: holder.join(own, each.request) }
+      each.overtaken.abort()
+    }
   }
 
   async acquire(holder: Holder, request: ClaimRequest): Promise<LeaseUse | Refused> {
     const { lockName } = request
     const startedMs = holder.clock.now().monotonicMs
+    let joined: Joined | undefined
     for (let tries = 1; ; tries += 1) {
-      const own = holder.leases.on(lockName)
-      const use = own?.held ? await extended(holder, own, request, startedMs).catch(unlessDown) : undefined
+      const own = joined?.use.held ? joined.lease : holder.leases.on(lockName)
+      const entered = joined?.use.held ? joined.use : undefined
+      joined = undefined
+      const use = own?.held ? await extended(holder, own, request, startedMs, entered).catch(unlessDown) : undefined
       if (use instanceof StoreError) {
         // A claim that waits also waits for a store that is down, as any other.
         const restMs = backoffMs(AFTER_OUTAGE, tries, holder.random)
@@ -39,39 +47,45 @@ export class ReacquireByExtending {
       const patienceMs = Math.max(0, request.patienceMs - (holder.clock.now().monotonicMs - startedMs))
       const outcome = await this.#claim(holder, { ...request, patienceMs }, own)
       if (outcome instanceof LeaseUse) return outcome
-      if (outcome) return { ...outcome, waitedMs: outcome.waitedMs + request.patienceMs - patienceMs }
+      if (outcome && 'lease' in outcome) joined = outcome
+      else if (outcome) return { ...outcome, waitedMs: outcome.waitedMs + request.patienceMs - patienceMs }
     }
   }
 
-  /** Undefined: another claim of this instance was granted meanwhile. */
+  /** Undefined, or a use of its lease: another claim of this instance was granted meanwhile. */
   async #claim(
     holder: Holder,
     request: ClaimRequest,
     tried: HeldLease | undefined,
-  ): Promise<LeaseUse | Refused | undefined> {
+  ): Promise<LeaseUse | Refused | Joined | undefined> {
     const { lockName, signal } = request
     const overtaken = new AbortController()
+    const claiming: Claiming = { request, overtaken }
     const claims = this.#claiming.get(lockName) ?? new Set()
-    this.#claiming.set(lockName, claims.add(overtaken))
+    this.#claiming.set(lockName, claims.add(claiming))
     using either = signal && eitherSignal(signal, overtaken.signal)
     try {
       const outcome = await holder.acquire({ ...request, signal: either?.signal ?? overtaken.signal }, (ended) => {
         // In the step of the grant: a claim that is overtaken must not be granted beside it.
         if (ended instanceof LeaseUse) {
           ended.runsFunction = true
-          claims.delete(overtaken)
-          this.granted(lockName)
+          claims.delete(claiming)
+          this.granted(holder, lockName)
         }
         return ended
       })
+      if (claiming.joined !== undefined && !(outcome instanceof LeaseUse)) return claiming.joined
       const own = holder.leases.on(lockName)
       // A lease that could not be extended a moment ago is no reason to try again.
       return !(outcome instanceof LeaseUse) && own?.held && own !== tried ? undefined : outcome
     } catch (error) {
-      if (!overtaken.signal.aborted || signal?.aborted) throw error
-      return undefined
+      if (!overtaken.signal.aborted || signal?.aborted) {
+        void claiming.joined?.use[Symbol.asyncDispose]()
+        throw error
+      }
+      return claiming.joined
     } finally {
-      claims.delete(overtaken)
+      claims.delete(claiming)
       if (claims.size === 0) this.#claiming.delete(lockName)
     }
   }
@@ -86,8 +100,8 @@ async function extended(
   lease: HeldLease,
   request: ClaimRequest,
   startedMs: number,
+  use = holder.join(lease, request),
 ): Promise<LeaseUse | undefined> {
-  const use = holder.join(lease, request)
   try {
     // Never shortens the lease: another task of this instance relies on it.
     const isExtended = await inTime(holder, request, startedMs, lease.lengthen(request.ttlMs))
@@ -100,6 +114,17 @@ async function extended(
   }
   void use[Symbol.asyncDispose]()
   return undefined
+}
+
+interface Claiming {
+  readonly request: ClaimRequest
+  readonly overtaken: AbortController
+  joined?: Joined
+}
+
+interface Joined {
+  readonly lease: HeldLease
+  readonly use: LeaseUse
 }
 
 function unlessDown(error: unknown): StoreError {

@@ -114,6 +114,27 @@ export class Reentry {
     return use?.held ? use : undefined
   }
 
+  /**
+   * Whether the name of a lease means this lease to the running function. If the function began with a lease of its own
+   * on that name, which has ended, it means no other one, unless the function has acquired the name again.
+   */
+  means(lease: UsedLease): boolean {
+    const [frame] = this.#framesOf(lease.lockName)
+    return frame === undefined || frame.again === lease
+  }
+
+  /** Call it when a name is asked for. Returns what to call with the use of the lease that was granted. */
+  acquiring(lockName: string): ((use: LeaseUse) => void) | undefined {
+    if (frames.getStore() === undefined) return undefined
+    const [frame] = this.#framesOf(lockName)
+    return (
+      frame &&
+      ((use) => {
+        frame.again = use.lease
+      })
+    )
+  }
+
   #assertRoom(lockName: string, { limit = 0, permits = 1 }: RequestedShare): void {
     const own = [...this.#framesOf(lockName)].filter(({ use }) => use.held)
     const held = own.reduce((sum, { share }) => sum + (share.permits ?? 1), 0)
@@ -176,6 +197,8 @@ interface Frame {
   /** Uses of the same lease that were entered here and have not ended, without a function. */
   readonly entered: Set<LeaseUse>
   readonly callback: Callback
+  /** The lease that the function has acquired after its own one had ended. */
+  again?: UsedLease
 }
 
 /** Shared by the frames of one `withLocks`: their leases end together. */

@@ -7,7 +7,7 @@ import { LeaseUse } from '../../core/lease/lease-use.ts'
 import { MAX_LOCKS_AT_ONCE, MAX_WITHDRAWAL_MS } from '../../core/limits.ts'
 import { isArray } from '../../core/options.ts'
 import { eitherSignal, onAbort } from '../../core/time/abort.ts'
-import type { Clock, Timer } from '../../core/time/clock.ts'
+import { afterReading, type Clock, type Timer } from '../../core/time/clock.ts'
 import { type Claims, type LockOptions, leaseOf } from './claims.ts'
 import { EXCLUSIVE } from './reentry.ts'
 
@@ -183,7 +183,8 @@ class Limit implements Disposable {
     this.#clock = clock
     this.#startedMs = clock.now().monotonicMs
     this.#waitMs = waitMs
-    if (waitMs > 0) this.#timer = clock.setTimer(() => this.#over.abort(new Error('the waiting time is over')), waitMs)
+    const end = (): void => this.#over.abort(new Error('the waiting time is over'))
+    if (waitMs > 0) this.#timer = clock.setTimer(() => afterReading(clock, end), waitMs)
   }
 
   /** Aborts when the waiting time is over. */

@@ -209,13 +209,13 @@ export class OnceOnly extends Primitive {
   }
 
   async #run<T>({ holder, lease, key, done, forMs }: Turn, fn: (run: OnceRun) => Promise<T> | T): Promise<T> {
-    const { own } = await this.#reentry.run([lease], EXCLUSIVE, async () => boxed(fn(lease)))
+    const result = await this.#reentry.run([lease], EXCLUSIVE, async () => boxed(fn(lease)))
     throwIfLost(lease)
     // The store decides. Otherwise a lease that was ended by force would go unnoticed until the next heartbeat, and the
     // result would be kept while another run is going on.
     const isInStore = await this.#insist(lease, () => lease.lease.confirm()).catch(unknownOutcome(key))
     if (!isInStore) throwIfLost(lease)
-    const metadata = metadataFrom(own)
+    const metadata = metadataFrom(result)
     // One claim for all tries: if an answer is lost, the next try gets the same lease.
     const claim = holder.createClaim(unheld(done, forMs, metadata))
     const askedMs = this.#nowMs
@@ -224,7 +224,7 @@ export class OnceOnly extends Primitive {
     const theirs = answer.granted ? undefined : await this.#insist(lease, () => this.#find(holder, done))
     if (theirs !== undefined) return this.#tell(key, theirs)
     this.#tell(key, { metadata, askedMs })
-    return own
+    return result.own
   }
 
   /** Returns the result, and passes it to the calls that wait for this key. */

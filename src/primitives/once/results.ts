@@ -44,10 +44,11 @@ export function assertKeepsResults({ capabilities, driverName, longestTtlMs }: H
 }
 
 /** If the result cannot be kept, the reason is kept instead: the job is done, and must not run again. */
-export function metadataFrom(result: unknown): Metadata {
-  if (result === undefined) return {}
+export function metadataFrom({ own, isReadable }: Boxed<unknown>): Metadata {
+  if (own === undefined) return {}
+  if (!isReadable) return { notKept: 'result has a `then` that cannot be read, so no call can resolve with it' }
   try {
-    return { result: checkJson('result', result) }
+    return { result: checkJson('result', own) }
   } catch (error) {
     // The message quotes the result. What the store rejects would lose the record that the job is done.
     return { notKept: messageOf(error).slice(0, 1_000).replaceAll('\0', '').toWellFormed() }
@@ -58,9 +59,14 @@ export function metadataFrom(result: unknown): Metadata {
  * What the function of a job returned, in a box: nothing can resolve with a result whose `then` cannot be read, and the
  * job would count as failed.
  */
-export async function boxed<T>(returned: Promise<T> | T): Promise<{ readonly own: T }> {
+export async function boxed<T>(returned: Promise<T> | T): Promise<Boxed<T>> {
   const isReadable = attempt(() => [(returned as Partial<PromiseLike<T>> | undefined)?.then]) !== undefined
-  return { own: isReadable ? await returned : (returned as T) }
+  return { own: isReadable ? await returned : (returned as T), isReadable }
+}
+
+interface Boxed<T> {
+  readonly own: T
+  readonly isReadable: boolean
 }
 
 /** The type is an assumption of the caller: that a key always means the same job. */

@@ -14,7 +14,7 @@ it('the names, results and ticks of once-only jobs match the test vectors', () =
   const { names, results, ticks } = JSON.parse(readFileSync(file, 'utf8')) as Vectors
   for (const { key, ...expected } of names) expect(namesOf(key)).toEqual(expected)
   for (const { result, metadata } of results) {
-    expect(metadataFrom(result)).toEqual(metadata)
+    expect(metadataFrom({ own: result, isReadable: true })).toEqual(metadata)
     expect(resultFrom('key', metadata)).toEqual(result)
   }
   for (const { nowMs, everyMs, tick } of ticks) expect(tickOf(undefined, nowMs, everyMs)).toBe(tick)
