@@ -46,8 +46,8 @@ if ARGV[1] ~= '' then
   -- The client with the longest leases decides, which may be another one.
   longestMs = math.max(longestMs, tonumber(longestKeptMs) or 0)
   -- In every call, and in this script: nothing else shows whether the server that runs it was restarted, or took over
-  -- from another one. That the server knows the script proves nothing: a client of another database may have sent it, or
-  -- it may have failed before it wrote the voter.
+  -- from another one. That the server knows the script proves nothing: a client of another database may have sent it,
+  -- or it may have failed before it wrote the voter.
   local info = redis.pcall('INFO', 'server')
   if type(info) == 'table' then return redis.error_reply('NOPERM INFO in a script: ' .. info.err) end
   local runIdNow = string.match(info, 'run_id:(%w+)')

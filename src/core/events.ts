@@ -122,8 +122,8 @@ export class Emitter {
   }
 
   /**
-   * The function that emits the event, or undefined if nothing listens. So `heard('renewed')?.({ … })` makes the payload
-   * only for a listener.
+   * The function that emits the event, or undefined if nothing listens. So `heard('renewed')?.({ … })` makes the
+   * payload only for a listener.
    */
   heard<E extends LockEvent>(event: E): ((payload: LockEvents[E]) => void) | undefined {
     const listeners = this.#listeners.get(event)

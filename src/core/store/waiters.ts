@@ -40,7 +40,7 @@ export interface WaiterParts extends SubscriptionParts {
 export class Waiters {
   /** The leases of each instance that has any. */
   readonly leases = new Set<ReportedLeases>()
-  /** Made when a message asks for it, and kept until there is no lease. A pair on memory would take 8 % longer with it. */
+  /** Made when a message asks for it, and kept until no lease is left. With it, a pair on memory takes 8 % longer. */
   #leasesByClaim: Map<string, Reported> | undefined
   readonly #parts: WaiterParts
   readonly #byName = new Map<string, NameQueue>()

@@ -1,4 +1,5 @@
 import { callListener } from '../../core/call-listener.ts'
+import { pause } from '../../core/time/abort.ts'
 import type { Clock } from '../../core/time/clock.ts'
 import type { RedisConnection, RedisNode } from './connection.ts'
 import { inTime, isRefusedCommand } from './errors.ts'
@@ -76,32 +77,50 @@ export class ServerChecks {
   readonly #parts: ServerChecksParts
   readonly #warned = new Set<string>()
   #report: Promise<ServerReport> | undefined
+  #early: Promise<ServerReport> | undefined
+  #bySlot: boolean | undefined
   #againAtMs = Number.POSITIVE_INFINITY
 
   constructor(parts: ServerChecksParts) {
     this.#parts = parts
   }
 
-  /** Whether the servers publish by slot. Those of unknown version do not, because other messages work on any. */
+  /**
+   * Whether the servers publish by slot. Those of unknown version do not, because other messages work on any. A server
+   * that hangs is not waited for: claims on the others must not wait for it, and a Cluster has one version, or two
+   * while it is upgraded.
+   */
   async publishBySlot(): Promise<boolean> {
-    const { facts, failure } = await this.read()
+    const complete = this.read()
+    if (this.#bySlot !== undefined) return this.#bySlot
+    const { facts, failure } = await Promise.race([complete, this.#early ?? complete])
     if (facts.length === 0 && failure !== undefined) throw failure
-    return facts.length > 0 && facts.every(({ major }) => major >= 7)
+    return this.#decide(facts)
+  }
+
+  #decide(facts: readonly ServerFacts[]): boolean {
+    const bySlot = facts.length > 0 && facts.every(({ major }) => major >= 7)
+    if (facts.length > 0) this.#bySlot = bySlot
+    return bySlot
   }
 
   /** Warns of what it finds, once. Never rejects. */
   read(): Promise<ServerReport> {
     if (this.#report === undefined || this.#parts.clock.now().monotonicMs >= this.#againAtMs) {
       this.#againAtMs = Number.POSITIVE_INFINITY
-      this.#report = this.#ask()
+      this.#early = new Promise((early) => {
+        this.#report = this.#ask(early)
+      })
     }
-    return this.#report
+    return this.#report as Promise<ServerReport>
   }
 
-  async #ask(): Promise<ServerReport> {
-    const report = await this.#askAll().catch((failure: Error) => ({ facts: [], failure }))
+  /** `early`: gets what is known soon after the first server has answered. */
+  async #ask(early: (report: ServerReport) => void): Promise<ServerReport> {
+    const report = await this.#askAll(early).catch((failure: Error) => ({ facts: [], failure }))
     if (report.failure === undefined) this.isComplete = true
     else this.#againAtMs = this.#parts.clock.now().monotonicMs + ASK_AGAIN_MS
+    this.#decide(report.facts)
     for (const warning of report.facts.flatMap(warningsOf)) {
       if (this.#warned.has(warning.message)) continue
       this.#warned.add(warning.message)
@@ -110,12 +129,25 @@ export class ServerChecks {
     return report
   }
 
-  async #askAll(): Promise<ServerReport> {
-    const { connection, timeoutMs } = this.#parts
+  async #askAll(early: (report: ServerReport) => void): Promise<ServerReport> {
+    const { connection, timeoutMs, clock } = this.#parts
     const nodes = await inTime('find the servers', timeoutMs, () => connection.nodes(), connection)
-    const answers = await Promise.all(nodes.map((node) => this.#askNode(node).catch((error: Error) => error)))
-    const facts = answers.flatMap((answer) => (answer === undefined || answer instanceof Error ? [] : [answer]))
-    return { facts, failure: answers.find((answer) => answer instanceof Error) }
+    const facts: ServerFacts[] = []
+    let failure: Error | undefined
+    const answered = nodes.map(async (node) => {
+      const known = await this.#askNode(node)
+      if (known !== undefined) facts.push(known)
+    })
+    const soon = Promise.any(answered).then(() => pause(clock, OTHERS_MS))
+    soon.then(
+      () => early({ facts: [...facts], failure }),
+      () => undefined, // All have failed, which is the result.
+    )
+    const failed = (error: Error): void => {
+      failure ??= error
+    }
+    await Promise.all(answered.map((each) => each.catch(failed)))
+    return { facts, failure }
   }
 
   /** Undefined if the user may not run INFO. */
@@ -130,3 +162,5 @@ export class ServerChecks {
 }
 
 const ASK_AGAIN_MS = 1_000
+/** How much longer than the first server the others may take. */
+const OTHERS_MS = 250

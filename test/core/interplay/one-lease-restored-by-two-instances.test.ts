@@ -14,7 +14,7 @@ it('of two instances of one process that restore one text at the same time, one 
   expect(restored.map(({ state }) => state)).toEqual(['resolved', 'rejected'])
 })
 
-it('an instance does not trust a restored lease longer than a late restore of another instance would leave it', async () => {
+it('a restored lease is trusted no longer than a late restore of another instance would leave it', async () => {
   const fault: { now: Fault | undefined } = { now: undefined }
   const { time, lock, other, driver, settings } = setUp(fault)
   const second = new DistributedLock({ ...settings, driver })

@@ -35,7 +35,7 @@ it('failure 86: a listener throws an error of ours whose stack cannot be read', 
   expect([a.state, b.state, unhandled.map(String)]).toEqual(['resolved', 'resolved', []])
 })
 
-it('rule 16: a use is told what its confirmation found, although the release of minHoldSeconds fails', async () => {
+it('rule 16: a use learns what its confirmation found, although the release of minHoldSeconds fails', async () => {
   const fault: { now: Fault | undefined } = { now: undefined }
   const { time, lock, other } = setUp(fault, { reacquire: 'extend' })
   const [endOne, endTwo] = [gate(), gate()]

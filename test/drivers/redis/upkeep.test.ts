@@ -92,7 +92,7 @@ describe('redis: upkeep', () => {
   })
 
   for (const isLong of [false, true]) {
-    it(`failure 63: at its memory limit, a server renews and releases every lease${isLong ? ', in long lists' : ''}`, async () => {
+    it(`failure 63: at its memory limit, a server renews and releases${isLong ? ' long lists' : ''}`, async () => {
       await using server = await startRedis()
       const driver = driverOn(server.port)
       const modes = ['exclusive', 'shared'] as const
@@ -118,7 +118,7 @@ describe('redis: upkeep', () => {
         for (const answer of await driver.renew(all)) assert.equal(answer, 'renewed', `to ${ttlMs} ms`)
       }
       assert.deepEqual(await driver.release(leases), [true, true])
-      // Both locks were handed over, until the place of the waiter would have ended. Their first renewal makes it longer.
+      // Both locks were handed over until the place of the waiter would have ended. Their first renewal is longer.
       const handed = (await driver.inspect({})).leases
       assert.deepEqual(handed.map(({ claimId }) => claimId).sort(), leases.map(({ waiter }) => waiter.claimId).sort())
       assert.deepEqual(await driver.renew(handed.map((each) => ({ ...each, ttlMs: 60_000 }))), ['renewed', 'renewed'])

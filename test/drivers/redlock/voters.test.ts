@@ -114,7 +114,7 @@ describe('redlock: voters', () => {
     })
   }
 
-  it('failure 59: a node that fails over to a lagging replica does not vote until the longest time to live has passed', async () => {
+  it('failure 59: a node that fails over to a lagging replica does not vote for the longest time to live', async () => {
     await using replica = await startRedis()
     const promoted = client(replica.port)
     await promoted.replicaof('127.0.0.1', second().port)
@@ -144,7 +144,7 @@ describe('redlock: voters', () => {
     ['behind, so that its uptime is an hour', -3_600_000],
     ['ahead, so that its uptime is negative', 3_600_000],
   ] as const) {
-    it(`failure 60: a node that restarted while its clock was ${how} is silent for the longest time to live`, async () => {
+    it(`failure 60: a node that restarted with a clock ${how} is silent for the longest time to live`, async () => {
       using clock = await shiftedClock()
       await using server = await startRedis({ clock })
       const longestMs = 2 * TTL_MS

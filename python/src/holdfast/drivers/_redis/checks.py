@@ -84,6 +84,10 @@ class ServerChecks:
         self._on_warning = on_warning
         self._reported: set[str] = set()
         self._asking: Optional[asyncio.Task[Sequence[ServerFacts]]] = None
+        # What the servers have said that have answered.
+        self._known: list[ServerFacts] = []
+        # Done when the first server has answered.
+        self._early: asyncio.Future[None]
         self._complete = False
         self._stopped = False
         self._again_at = 0.0
@@ -95,9 +99,14 @@ class ServerChecks:
 
     async def sharded(self) -> bool:
         """Whether the servers of a Cluster publish by slot. Servers of unknown version count as older than 7: messages
-        that go through every node work on any version."""
+        that go through every node work on any version. A server that hangs is not waited for: claims on the others must
+        not wait for it, and a Cluster has one version, or two while it is upgraded."""
+        asking = self._ask()
         try:
-            facts = await asyncio.shield(self._ask())
+            if not self._known:
+                await asyncio.wait({asking, self._early}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({asking}, timeout=_OTHERS_SECONDS)
+            facts = self._known or await asyncio.shield(asking)
         except asyncio.CancelledError:
             # Closing has cancelled the question, not this call. The core would take it for the end of its own task.
             if self._stopped:
@@ -115,19 +124,29 @@ class ServerChecks:
         loop = asyncio.get_running_loop()
         has_failed = asking is not None and asking.done() and not self._complete
         if asking is None or asking.get_loop() is not loop or (has_failed and time.monotonic() >= self._again_at):
-            asking = self._asking = start_task(self._ask_all())
+            self._early = loop.create_future()
+            asking = self._asking = start_task(self._ask_all(self._early))
             asking.add_done_callback(retrieve)
         return asking
 
-    async def _ask_all(self) -> Sequence[ServerFacts]:
+    async def _ask_all(self, early: asyncio.Future[None]) -> Sequence[ServerFacts]:
+        async def ask(node: Node) -> Optional[ServerFacts]:
+            facts = await server_facts(node)
+            if facts is not None:
+                self._known.append(facts)
+            if not early.done():
+                early.set_result(None)
+            return facts
+
         self._again_at = float("inf")
         try:
             nodes = await self._link.nodes()
-            answers = await asyncio.gather(*(server_facts(node) for node in nodes), return_exceptions=True)
+            answers = await asyncio.gather(*(ask(node) for node in nodes), return_exceptions=True)
         except Exception:
             self._again_at = time.monotonic() + _ASK_AGAIN_SECONDS
             raise
         facts = [each for each in answers if isinstance(each, ServerFacts)]
+        self._known = facts
         for warning in [each for fact in facts for each in warnings_of(fact)]:
             if warning.message not in self._reported:
                 self._reported.add(warning.message)
@@ -143,3 +162,5 @@ class ServerChecks:
 
 
 _ASK_AGAIN_SECONDS = 1.0
+# How much longer than the first server the others may take.
+_OTHERS_SECONDS = 0.25

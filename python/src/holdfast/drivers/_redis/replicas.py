@@ -60,7 +60,10 @@ async def renew_on_replicas(
         )
         renewed: Union[RenewAnswer, Exception] = "renewed" if seen >= replicas.count else too_few
         answers.append(
-            [answer if isinstance(answer, Exception) else renewed if answer == 1 else "lost" for answer in reply.answers]
+            [
+                answer if isinstance(answer, Exception) else renewed if answer == 1 else "lost"
+                for answer in reply.answers
+            ]
         )
     return answers
 
