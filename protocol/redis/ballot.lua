@@ -21,7 +21,8 @@
 --                        by its own clock; the longest time to live that any of its clients uses; and the run_id of
 --                        INFO then
 -- ARGV[1]                the longest time to live that this client uses, in ms. '': the server never forgets anything
--- ARGV[2]                mostAheadUs: how far ahead of this server's clock a proposed token may be
+-- ARGV[2]                mostAheadUs: how far ahead of this server's clock a proposed token may be. -1: the entries are
+--                        repairs: leases that a quorum of the nodes has, and this one may lack. See leases.lua
 -- ARGV[3]                a line for each entry: `id,token`
 -- ARGV[4 …]              ttlMs, tail, permits of each entry, or only of the first one if all are the same
 --                        permits: '' for an exclusive claim, otherwise the permits of a shared one
@@ -92,7 +93,7 @@ for entry, token in string.gmatch(ARGV[3], '([^\n]+,(%d+))') do
     marks[counter] = mark
   end
   local proposed, ttlMs = tonumber(token), ARGV[at]
-  if ARGV[at + 2] == '' and not isLeft[counter] and proposed > mark
+  if ARGV[at + 2] == '' and not isLeft[counter] and mostAheadUs >= 0 and proposed > mark
     and proposed <= math.max(nowUs + mostAheadUs, mark + MOST_STEP)
     and not (mayHaveData and call('EXISTS', KEYS[2 * n + i]) == 1)
     and call('SET', plain, '[' .. entry .. since .. ttlMs .. ',' .. ARGV[at + 1] .. ']', 'NX', 'PX', ttlMs)

@@ -35,7 +35,9 @@
 --                        spares: true: does not end the lock of another client. For an empty prefix, where the key may
 --                        be anything
 --                        proposed: a token chosen by the client (Redlock). It must be above the mark and at most
---                        mostAheadUs ahead of this server's clock. Its lease replaces an older one of the claim
+--                        mostAheadUs ahead of this server's clock. Its lease replaces an older one of the claim.
+--                        mostAheadUs -1: a repair. The claim has this lease on a quorum of the other servers, so it may
+--                        be below the mark. It replaces nothing
 --   renew                ttlMs
 --   release              nothing
 --   An id is the JSON text of a claim's id, quotes included. Tokens are integers below 2^53.
@@ -290,13 +292,14 @@ local function nextToken(proposed)
     if lastToken > nowUs then redis.call('SET', KEYS[1], textOf(lastToken)) end
     return lastToken
   end
-  lastToken = proposed > 0 and proposed or math.max(mark() + 1, nowUs)
+  -- A repair may be below the mark, which never falls.
+  lastToken = proposed > 0 and math.max(mark(), proposed) or math.max(mark() + 1, nowUs)
   tokenMoved = true
-  return lastToken
+  return proposed > 0 and proposed or lastToken
 end
 
 local function refusedToken(proposed, mostAheadUs)
-  if proposed == 0 then return nil end
+  if proposed == 0 or mostAheadUs < 0 then return nil end
   if proposed <= mark() then return { 'b', mark() } end
   -- A clock that was set back leaves marks ahead of it. A little above them is allowed. More would let clients climb
   -- further and further ahead.
@@ -665,6 +668,7 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
     if endsSooner then tellSooner(data, order) end
     return forces and forced(data, order, {}, tail) or { 'y', own }
   end
+  if own and mostAheadUs and mostAheadUs < 0 then return { 'b', mark() } end
   if own then
     -- A later round of the same claim. Its lease replaces the older one in this step: a release between the two rounds
     -- could arrive after the second one and end its lease.

@@ -16,11 +16,17 @@ export interface ProposedClaim {
 }
 
 export interface ProposalTerms {
-  /** How far ahead of a server's clock a token may be. */
+  /** How far ahead of a server's clock a token may be. `REPAIRS`: see there. */
   readonly maxAheadUs: number
   /** The longest time to live that any client uses. Undefined: the server forgets nothing. */
   readonly longestTtlMs: number | undefined
 }
+
+/**
+ * The proposals are leases that a quorum of the nodes has, for a node that lacks them. The node grants them also below
+ * its mark, unless it has a lease of another claim, or is silent.
+ */
+export const REPAIRS = -1
 
 type Vote = AcquireAnswer | TokenRefusal
 

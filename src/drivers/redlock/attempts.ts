@@ -88,6 +88,12 @@ export class Attempts {
     }
   }
 
+  /** The attempt that got this lease, unless it has ended or is not known any more. */
+  holding(lease: Required<LeaseRef>): Attempt | undefined {
+    const attempt = this.#newest.get(keyOf(lease))
+    return attempt?.state === 'granted' && attempt.tokens.at(-1) === lease.fencingToken ? attempt : undefined
+  }
+
   /**
    * Ends the attempt that got this lease. Adds to the list what to release, and returns how many leases that are. If
    * the caller names no token, it is a lease for each token of the attempt.

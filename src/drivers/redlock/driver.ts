@@ -16,7 +16,7 @@ import type { Random } from '../../core/time/random.ts'
 import type { RedisConnection } from '../redis/connection.ts'
 import type { RedlockNode } from '../redis/driver.ts'
 import { inTime, storeErrorFrom } from '../redis/errors.ts'
-import { type ProposedClaim, proposalsOf } from '../redis/proposals.ts'
+import { type ProposedClaim, proposalsOf, REPAIRS } from '../redis/proposals.ts'
 import {
   type Attempt,
   Attempts,
@@ -240,15 +240,71 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
   }
 
   function renew(renewals: readonly Renewal[]): Promise<readonly (RenewAnswer | Error)[]> {
+    /** Of each node that lacks some of the leases, before a quorum has renewed them: their places in the list. */
+    const lacking = new Map<number, number[]>()
+    const outcomes: (RenewAnswer | Error | undefined)[] = []
+    const repairRenewed = (): void => {
+      for (const [at, entries] of lacking) {
+        const renewed = entries.filter((entry) => outcomes[entry] === 'renewed')
+        repair(
+          at,
+          renewed.map((entry) => renewals[entry] as Renewal),
+        )
+        lacking.set(
+          at,
+          entries.filter((entry) => outcomes[entry] === undefined),
+        )
+      }
+    }
     return askNodes<RenewAnswer, RenewAnswer | Error>(voters, {
       entries: renewals.length,
       call: (node) => node.renew(renewals),
-      decide(votes) {
+      settled(at, answers) {
+        if (answers instanceof Error) return answers
+        const lost = [...answers.keys()].filter((entry) => answers[entry] === 'lost')
+        if (lost.length > 0) lacking.set(at, lost)
+        // When these answers have been counted.
+        queueMicrotask(repairRenewed)
+        return answers
+      },
+      decide(votes, entry) {
         const decision = countYes(quorum, votes, (answer) => answer === 'renewed')
-        if (decision === 'unknown') return quorumError(voters, 'renew', votes.errors)
-        return decision && (decision === 'yes' ? 'renewed' : 'lost')
+        if (decision === undefined) return undefined
+        outcomes[entry] =
+          decision === 'unknown' ? quorumError(voters, 'renew', votes.errors) : decision === 'yes' ? 'renewed' : 'lost'
+        return outcomes[entry]
       },
     })
+  }
+
+  /**
+   * Writes leases again on a node that has lost them, because it was restarted or away for longer than their time to
+   * live. A quorum has just renewed them. Without this, a lease would be lost when enough nodes have been restarted one
+   * after the other, although a quorum was always up.
+   */
+  function repair(at: number, renewals: readonly Renewal[]): void {
+    const known = renewals.flatMap((renewal) => {
+      const attempt = attempts.holding(renewal)
+      return attempt === undefined ? [] : [{ attempt, ttlMs: renewal.ttlMs, token: renewal.fencingToken }]
+    })
+    if (known.length === 0 || closed) return
+    const node = nodes[at] as RedlockNode
+    const proposed = known.map(({ attempt: { claim }, ttlMs, token }) => {
+      return { lockName: claim.lockName, claim: { ...claim, ttlMs }, token }
+    })
+    node.propose(proposalsOf(proposed, { maxAheadUs: REPAIRS, longestTtlMs })).then(
+      (answers) => {
+        // As for any vote: if the lease was released meanwhile, this may have come after the release.
+        const late = known.flatMap(({ attempt, token }, entry) => {
+          const answer = answers[entry] as Vote | Error
+          const isLate =
+            !(answer instanceof Error) && 'granted' in answer && answer.granted && !mayCount(attempt, token)
+          return isLate ? [{ at, attempt, token }] : []
+        })
+        giveBack(at, late)
+      },
+      (error: unknown) => nodeFailed(node, 'repair a lease', error),
+    )
   }
 
   /** Releases on every node, and tells waiters. Resolves when every lease is decided. */

@@ -161,6 +161,49 @@ describe('redlock: voters', () => {
     })
   }
 
+  it('failure 61: a lease that a quorum renews is written again where it is missing', async () => {
+    const driver = onThree()
+    await untilVoting(driver, servers())
+    const { held, grant } = await grantOnTwo(driver)
+    const lease = { ...held, fencingToken: grant.fencingToken }
+    await untilTokens(servers(), held, [grant.fencingToken, grant.fencingToken, undefined])
+    assert.deepEqual(await driver.renew([lease]), ['renewed'])
+    await untilTokens(servers(), held, [grant.fencingToken, grant.fencingToken, grant.fencingToken])
+    // From now on the third node counts.
+    await all[0]?.pause()
+    assert.deepEqual(await driver.renew([lease]), ['renewed'])
+    all[0]?.resume()
+    assert.deepEqual(await driver.release([lease]), [true])
+    await untilTokens(servers(), held, [undefined, undefined, undefined])
+  })
+
+  it('failure 61: no lease is written on a node that is silent, or has another lease', async () => {
+    const driver = onThree()
+    await untilVoting(driver, servers())
+    const { held, grant } = await grantOnTwo(driver)
+    const lease = { ...held, fencingToken: grant.fencingToken }
+    const rival = claim({ lockName: held.lockName, ttlMs: TTL_MS })
+    const [refused] = await driver.acquire([rival], newCall())
+    assert.ok(refused !== undefined && 'granted' in refused && !refused.granted)
+    const node = client((all[2] as Server).port)
+    const taken = JSON.stringify([rival.claimId, 1, 1, 60_000, 'h'])
+    await node.set(`lock:${held.lockName}`, taken, 'PX', 60_000)
+    assert.deepEqual(await driver.renew([lease]), ['renewed'])
+    await sleep(100) // for what the driver may send
+    assert.equal(await node.get(`lock:${held.lockName}`), taken)
+    // It has forgotten everything, and is silent.
+    await node.flushall()
+    assert.deepEqual(await driver.renew([lease]), ['renewed'])
+    await sleep(100) // for what the driver may send
+    assert.equal(await node.exists(`lock:${held.lockName}`), 0)
+    const repaired = async () => {
+      assert.deepEqual(await driver.renew([lease]), ['renewed'])
+      return (await node.exists(`lock:${held.lockName}`)) === 1
+    }
+    await until(repaired, { timeoutMs: 10_000, failure: () => 'it was not repaired after the silence' })
+    await driver.release([lease])
+  })
+
   it('SCRIPT FLUSH alone does not silence a node', async () => {
     const driver = onThree()
     await untilVoting(driver, servers())
