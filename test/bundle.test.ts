@@ -146,7 +146,7 @@ describe('a bundle of holdfast/lock and one driver', () => {
     ['memory', 'memoryDriver', 37],
     ['sqlite', 'sqliteDriver', 44],
     ['postgres-advisory', 'postgresAdvisoryDriver', 48],
-    ['redis', 'redisDriver', 57],
+    ['redis', 'redisDriver', 58],
     ['postgres', 'postgresDriver', 79],
   ])('has no other driver and no thread: with %s', async (name, driver, maxKilobytes) => {
     const code = await bundle(

@@ -81,7 +81,7 @@ export const redis = [
     name: 'redis-local-subscriber-count',
     breaks: 'a waiter that listens at a replica, or not yet, is passed over',
     file: LEASES,
-    search: 'if not isOwn and waiter[7] == 1 and listenersOf(waiter[8]) == 0 then',
+    search: 'if not isOwn and waiter[7] ~= 0 and listenersOf(waiter[8]) == 0 and waiter[7] == idOfServer() then',
     replace: 'if not isOwn and listenersOf(waiter[8]) == 0 then',
     checks: ['redis histories'],
   },

@@ -23,7 +23,7 @@ export const redlock = [
     name: 'redlock-mark-forgotten-for-free-locks',
     breaks: 'a node grants a free lock with a token below its mark',
     file: 'protocol/redis/ballot.lua',
-    search: 'and not isLeft[counter] and proposed > mark',
+    search: 'and not isLeft[counter] and mostAheadUs >= 0 and proposed > mark',
     replace: 'and not isLeft[counter] and proposed > 0',
     checks: ['test/drivers/redlock/votes.test.ts', 'test/drivers/redlock/rounds.test.ts'],
   },

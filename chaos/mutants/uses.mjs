@@ -57,8 +57,8 @@ export const uses = [
     'confirmed-without-the-store',
     'the end of a use does not ask the store',
     LEASE,
-    'const isInStore = this.held && (await this.#context.inFlight.track(this.#renewer.confirm()))',
-    'const isInStore = this.held',
+    'const isInStore = isAsked && (await this.#context.inFlight.track(this.#renewer.confirm()))',
+    'const isInStore = isAsked',
   ),
   mutant(
     'last-use-not-told',

@@ -67,7 +67,9 @@
 --                anything else                                 the lock of another client
 -- data holds     l<id> → [id,token,acquiredAtMs,limit,permits,ttlMs,tail]    a shared lease
 --                w<id> → [endMs,sinceMs,mode,limit,permits,ttlMs,hears,channel,tail,secret,waitMs]    a waiter;
---                        hears is 1 if this server had a subscriber on its channel when it last asked
+--                        hears is the run_id of the server if it had a subscriber on its channel when the waiter
+--                        last asked, or 0. A waiter whose subscriber is gone is passed over at once. After a failover,
+--                        another server reads this, which never had that subscriber
 --                n → permits in use;  seq → the last place that was given;  t → the last token of a shared lease
 -- If a lease or a waiter has more time left than its own ttlMs or waitMs, it was written while the server's clock was
 -- ahead. An entry that is blocked by it lets it end after ttlMs or waitMs from now: never sooner than its client
@@ -403,6 +405,16 @@ local function listenersOf(channel)
   return listeners[channel]
 end
 
+-- The run_id of this server. false if the user may not ask.
+local serverId
+local function idOfServer()
+  if serverId == nil then
+    local info = redis.pcall('INFO', 'server')
+    serverId = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or false
+  end
+  return serverId
+end
+
 -- While shared leases exist, the plain key is taken, too, for as long as the longest of them. `freed`: the lease in the
 -- plain key has ended.
 local function markShared(plain, order, freed)
@@ -464,7 +476,7 @@ local function advance(plain, data, order, text, freed, ownId)
     -- It was subscribed at this server and is not any more: it is gone. This is decided before the grant, and not by
     -- the reply of PUBLISH: messages also reach subscribers of a replica, and PUBLISH does not count them. A waiter
     -- that got the message and was then passed over would believe in a lease that another client has.
-    if not isOwn and waiter[7] == 1 and listenersOf(waiter[8]) == 0 then
+    if not isOwn and waiter[7] ~= 0 and listenersOf(waiter[8]) == 0 and waiter[7] == idOfServer() then
       dropWaiter(data, order, member)
     else
       local token = nextToken(0)
@@ -712,7 +724,7 @@ local function acquire(plain, data, order, id, ttlMs, tail, rest)
   local place
   if waitMs > 0 then
     -- By this server's own count: a client that listens at a replica, or not yet, must not count as gone later.
-    local hears = (listenersOf(ARGV[2]) or 0) > 0 and 1 or 0
+    local hears = (listenersOf(ARGV[2]) or 0) > 0 and idOfServer() or 0
     local terms = { nowMs + waitMs, sinceMs, mode, limit, permits, ttlMs, hears, ARGV[2], tail, ARGV[3], waitMs }
     place = cjson.encode(terms)
     if before then redis.call('HSET', data, member, place) end

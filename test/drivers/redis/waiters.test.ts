@@ -247,7 +247,7 @@ async function placeOf(lockName: string): Promise<unknown[]> {
 
 /** The server has seen the first waiter as a subscriber. If it no longer is one, it counts as gone. */
 const untilListening = (lockName: string): Promise<void> =>
-  until(async () => (await placeOf(lockName))[6] === 1, patience('the waiter to listen'))
+  until(async () => typeof (await placeOf(lockName))[6] === 'string', patience('the waiter to listen'))
 
 const subscribers = async (control: Redis): Promise<number> =>
   ((await control.call('PUBSUB', 'CHANNELS', 'holdfast:wake:*')) as string[]).length
