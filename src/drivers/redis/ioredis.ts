@@ -7,7 +7,8 @@ import {
   type Subscriber,
   type SubscriberEvents,
 } from './connection.ts'
-import { slotCounter } from './keys.ts'
+import { slotCounter, slotOf } from './keys.ts'
+import { bounded } from './unanswered.ts'
 
 /** The members of `Redis` (ioredis or iovalkey) that the driver uses. */
 export interface IoredisClient {
@@ -86,13 +87,16 @@ export interface IoredisSockets {
   on(event: string, listener: () => void): unknown
 }
 
+/** Clients that the driver opened itself. Their connections may be replaced. */
+export const ownClients = new WeakSet<object>()
+
 export function ioredisConnection(client: IoredisClient | IoredisCluster, argument: string): RedisConnection {
   const { keyPrefix } = client.options
   if (keyPrefix) {
     const rule = 'a client without keyPrefix. Give the driver a `prefix` instead: all clients of a lock need the same'
     throw new InvalidArgumentError(`${argument}.options.keyPrefix`, keyPrefix, rule)
   }
-  const command = (_key: string, args: readonly string[]) => client.call(...(args as CommandArgs))
+  const send = (_key: string, args: readonly string[]) => client.call(...(args as CommandArgs))
   let ended = 0
   const session = (): number => ended
   const count = (): void => {
@@ -102,11 +106,13 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster, argume
     const node = nodeOf(client)
     // By default (`autoResendUnfulfilledCommands`) ioredis then sends unanswered commands again.
     client.on('close', count)
+    const place = placeOf(client)
+    const replace = ownClients.has(client) ? () => client.disconnect(true) : undefined
     return {
       cluster: false,
-      place: placeOf(client),
+      place,
       failureBehind: watchFailures(client),
-      command,
+      command: bounded(send, { place: () => place, replace }),
       session,
       together: (commands) => pipelined(client, commands),
       master: new MasterWatch(() => reconnect(client), { mayBePromoted: Boolean(client.options.sentinels) }),
@@ -124,13 +130,14 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster, argume
   }
   // A node whose connection has ended is removed, and its unanswered commands are sent to the node that replaces it.
   client.on('-node', count)
+  const serverOf = (key: string): string | undefined => client.slots[slotOf(key)]?.[0]
   return {
     cluster: true,
     // Evaluated for each error, because the client learns its nodes from the servers.
     get place() {
       return `redis+cluster://${client.nodes('master').map(addressOf).join(',')}`
     },
-    command,
+    command: bounded(send, { place: (key) => serverOf(key) ?? 'an unknown node', serverOf }),
     session,
     findMasters,
     nodes,

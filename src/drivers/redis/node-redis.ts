@@ -5,7 +5,8 @@ import {
   type Subscriber,
   type SubscriberEvents,
 } from './connection.ts'
-import { routingKey, slotCounter } from './keys.ts'
+import { routingKey, slotCounter, slotOf } from './keys.ts'
+import { bounded } from './unanswered.ts'
 
 /** The members of a client from `createClient` (node-redis) that the driver uses. */
 export interface NodeRedisClient {
@@ -62,10 +63,11 @@ export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster |
   if (isSentinel(client)) return sentinelConnection(client)
   if (!isCluster(client)) {
     const node = nodeOf('0', async () => client)
+    const place = placeOf(client)
     return {
       cluster: false,
-      place: placeOf(client),
-      command: (_key, args) => client.sendCommand([...args]),
+      place,
+      command: bounded((_key, args) => client.sendCommand([...args]), { place: () => place }),
       together: (commands) => pipelined(client, commands),
       master: new MasterWatch(() => reconnect(client)),
       nodes: async () => [node],
@@ -74,7 +76,9 @@ export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster |
   }
   const nodeOfMaster = (master: NodeRedisMaster): RedisNode =>
     nodeOf(master.address, async () => (await client.nodeClient(master)) as NodeRedisClient)
-  const command = (key: string, args: readonly string[]) => client.sendCommand(routingKey(key), false, [...args])
+  const serverOf = (key: string): string | undefined => client.slots[slotOf(key)]?.master.address
+  const send = (key: string, args: readonly string[]) => client.sendCommand(routingKey(key), false, [...args])
+  const command = bounded(send, { place: (key) => serverOf(key) ?? 'an unknown node', serverOf })
   return {
     cluster: true,
     get place() {
@@ -181,7 +185,7 @@ function sentinelConnection(client: NodeRedisSentinel): RedisConnection {
   return {
     cluster: false,
     place: 'the master that Sentinel names',
-    command: (_key, args) => send(args),
+    command: bounded((_key, args) => send(args), { place: () => 'the master that Sentinel names' }),
     session(isFresh) {
       if (isFresh) lastId = undefined
       lastId ??= connectionId()

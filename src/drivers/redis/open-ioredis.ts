@@ -3,7 +3,14 @@ import { clearTimeout, setTimeout } from '../../core/time/native-time.ts'
 import { connectionTrouble } from '../shared/connection-trouble.ts'
 import { importIfThere } from '../shared/optional-client.ts'
 import type { HostPort } from '../shared/url.ts'
-import { handleAsking, type IoredisClient, type IoredisCluster, type IoredisSockets, unrefIoredis } from './ioredis.ts'
+import {
+  handleAsking,
+  type IoredisClient,
+  type IoredisCluster,
+  type IoredisSockets,
+  ownClients,
+  unrefIoredis,
+} from './ioredis.ts'
 import {
   CONNECT_MS,
   FIRST_RETRY_MS,
@@ -49,6 +56,7 @@ export async function openIoredis(
   const client = cluster
     ? new module.Cluster(hosts, { redisOptions: options })
     : new module.Redis({ ...options, ...hosts[0], db: database })
+  ownClients.add(client)
   unrefIoredis(client)
   if (cluster) client.on('+node', unrefIoredis)
   if (cluster) client.on('+node', handleAsking)

@@ -77,7 +77,7 @@ for (const [through, open] of [
       await admin.config('SET', 'maxmemory', '0')
     })
 
-    it('failures 37 and 65: after a planned failover, a waiter that listens at the old master has its turn', async () => {
+    it('failures 37, 65: a waiter that listens at the old master has its turn after a failover', async () => {
       await using pair = await startPair()
       const { master, replica } = pair
       const [a, b] = [
