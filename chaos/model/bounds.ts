@@ -7,10 +7,16 @@ export interface Bounds {
   readonly ticks: number
   /** Of each client, in all its calls and their rounds. */
   readonly proposals: readonly [number, number]
-  /** Renewals of each lease. */
-  readonly renewals: number
+  /** Of each lease of each client. */
+  readonly renewals: readonly [number, number]
+  /** Whether a lease that was renewed is proposed again to the nodes that lack it. */
+  readonly repairs: boolean
   /** How often a node restarts without its data. */
   readonly restarts: number
+  /** How often a node goes on as another server, with the data that it had at some earlier time. */
+  readonly failovers: number
+  /** How far ahead the clock of such a server may be at first, apart from the one that is right. */
+  readonly clocksMs: readonly number[]
   /** How far the clock of each client is ahead. */
   readonly clientsAheadMs: readonly [number, number]
   readonly nodesAheadMs: readonly [number, number, number]
@@ -38,6 +44,8 @@ export function timesOf({ ttlTicks }: Bounds): Times {
 }
 
 export const NODES = 3
+/** Of the first, second, … server that a node has been. */
+export const runIdOf = (runs: number): string => `run${runs}`
 export const TICK_MS = 1_000
 export const START_MS = 1_000_000
 export const timeOf = (tick: number): number => START_MS + tick * TICK_MS

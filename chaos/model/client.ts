@@ -30,6 +30,7 @@ export interface ClientState {
   readonly proposed: readonly LeaseId[]
   readonly released: readonly LeaseId[]
   readonly renewed: readonly LeaseId[]
+  readonly repaired: readonly LeaseId[]
 }
 
 export const newClient = (index: number): ClientState => ({
@@ -48,6 +49,7 @@ export const newClient = (index: number): ClientState => ({
   proposed: [],
   released: [],
   renewed: [],
+  repaired: [],
 })
 
 /** A step that the client can take, and what it is in a sentence. */
@@ -85,7 +87,7 @@ export function ownSteps(parts: ClientParts, client: ClientState, tick: number):
     const { tokens } = ballot as Ballot
     const over = finish(client)
     steps.push({ label: `releases ${shown(tokens.at(-1))}`, client: { ...over, phase: 'idle' }, forgets: 'renewals' })
-    if (client.renewals < bounds.renewals && client.renewingMs === undefined) {
+    if (client.renewals < (bounds.renewals[client.index] as number) && client.renewingMs === undefined) {
       const own = { claimId: claimId(client.index, client.claims), token: tokens.at(-1) as number }
       const renewing = {
         ...client,
@@ -162,7 +164,8 @@ export function renewalSteps(
     const deadlineMs = rules.trustedUntilMs(client.renewingMs as number, parts.times.ttlMs)
     const settled = { ...client, renewingMs: undefined }
     if (wanted === 'yes' && rules.isInTime(deadlineMs, clockOf(client, tick))) {
-      steps.push({ label: 'has renewed its lease', client: { ...settled, deadlineMs }, forgets: 'renewals' })
+      const renewed = repairing(parts.bounds, { ...settled, deadlineMs })
+      steps.push({ label: 'has renewed its lease', client: renewed, forgets: 'renewals' })
     } else if (wanted === 'no') {
       const lost = { ...finish(settled), phase: 'idle' as const }
       steps.push({ label: 'learns that its lease was lost', client: lost, forgets: 'renewals' })
@@ -183,9 +186,18 @@ export const learned = (parts: ClientParts, client: ClientState, tick: number, v
 })
 
 /** A lease that the client does not trust any more is over. Its release is sent nevertheless. */
-export function atTick(client: ClientState, tick: number): ClientState {
+export function atTick(bounds: Bounds, client: ClientState, tick: number): ClientState {
   if (client.phase !== 'held' || clockOf(client, tick) < client.deadlineMs) return client
-  return { ...finish(client), phase: 'idle' }
+  // A renewal that is in flight may still be confirmed before the release is sent.
+  const last = client.renewingMs === undefined ? client : repairing(bounds, client)
+  return { ...finish(last), phase: 'idle' }
+}
+
+/** The driver sends a repair only to nodes that lack the lease. Here it may arrive at any node, and at any time. */
+function repairing(bounds: Bounds, client: ClientState): ClientState {
+  if (!bounds.repairs) return client
+  const own = { claimId: claimId(client.index, client.claims), token: client.ballot?.tokens.at(-1) as number }
+  return { ...client, repaired: including(client.repaired, [own]) }
 }
 
 export const clockOf = ({ behindMs }: ClientState, tick: number): number => timeOf(tick) - behindMs
@@ -195,27 +207,24 @@ export const claimId = (client: number, claims: number): string => `${'AB'[clien
 /**
  * Without what cannot matter any more: the memory of a client that proposes nothing more, and requests that no node can
  * grant or end. A request is of no use if every node refuses its token, now and after a restart, and none has its
- * lease.
+ * lease, or may get it back with an older state. A repair always matters, and so does the release of what it writes. It
+ * does all that a proposal or a renewal of the same lease could do.
  */
-export function pruned(
-  client: ClientState,
-  most: number,
-  refused: number,
-  leases: readonly (LeaseId | null)[],
-): ClientState {
+export function pruned(client: ClientState, most: number, refused: number, leases: readonly LeaseId[]): ClientState {
   const current = client.phase === 'idle' ? undefined : client.ballot?.tokens.at(-1)
   const isUseful = ({ claimId, token }: LeaseId): boolean =>
-    token > refused || token === current || leases.some((lease) => lease?.claimId === claimId && lease.token === token)
-  const { proposed, released, renewed } = client
+    token > refused || token === current || leases.some((lease) => isSame(lease, { claimId, token }))
+  const { proposed, released, renewed, repaired } = client
+  const mayEnd = (lease: LeaseId): boolean => isUseful(lease) || repaired.some((each) => isSame(each, lease))
   const less = {
     ...client,
     proposed: proposed.filter(isUseful),
-    released: released.filter(isUseful),
+    released: released.filter(mayEnd),
     renewed: renewed.filter(isUseful),
   }
   if (client.phase !== 'idle' || client.rounds < most) return less
   const { released: rest, ...over } = finish(less)
-  return { ...over, released: rest.filter(isUseful), proposer: NEW_PROPOSER, claims: 0, behindMs: 0 }
+  return { ...over, released: rest.filter(mayEnd), proposer: NEW_PROPOSER, claims: 0, behindMs: 0 }
 }
 
 /** A token in a readable form: the tick of its clock, and what was added. */
@@ -301,11 +310,11 @@ function releasing(client: ClientState, tokens: readonly number[]): ClientState 
 }
 
 function including(all: readonly LeaseId[], more: readonly LeaseId[]): readonly LeaseId[] {
-  const fresh = more.filter(
-    (each) => !all.some(({ claimId, token }) => claimId === each.claimId && token === each.token),
-  )
+  const fresh = more.filter((each) => !all.some((known) => isSame(known, each)))
   return fresh.length === 0 ? all : [...all, ...fresh]
 }
+
+const isSame = (one: LeaseId, other: LeaseId): boolean => one.claimId === other.claimId && one.token === other.token
 
 const wallUs = ({ bounds }: ClientParts, { index }: ClientState, tick: number): number =>
   (timeOf(tick) + (bounds.clientsAheadMs[index] as number)) * 1_000

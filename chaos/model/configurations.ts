@@ -5,8 +5,11 @@ export const SMALLEST: Bounds = {
   ttlTicks: 1,
   ticks: 0,
   proposals: [1, 1],
-  renewals: 0,
+  renewals: [0, 0],
+  repairs: false,
   restarts: 0,
+  failovers: 0,
+  clocksMs: [],
   clientsAheadMs: [0, 0],
   nodesAheadMs: [0, 0, 0],
   drifts: false,
@@ -28,6 +31,7 @@ const configuration = (name: string, bounds: Partial<Bounds>): Configuration => 
 export const SHORT: readonly Configuration[] = [
   configuration('expiry, withdrawn calls and a clock that falls behind', { ticks: 1, drifts: true, withdraws: true }),
   configuration('a restart', { ticks: 1, restarts: 1 }),
+  configuration('a failover, and repairs', { ticks: 1, renewals: [1, 0], repairs: true, failovers: 1 }),
 ]
 
 /**
@@ -47,5 +51,26 @@ export const WHOLE: readonly Configuration[] = [
     nodesAheadMs: [0, 0, 200],
     clientsAheadMs: [200, 0],
   }),
-  configuration('renewal, expiry', { ttlTicks: 2, ticks: 2, renewals: 1 }),
+  configuration('renewal, expiry', { ttlTicks: 2, ticks: 2, renewals: [1, 1] }),
+  configuration('failover, grace period, a clock that falls behind', { ticks: 2, failovers: 1, drifts: true }),
+  configuration('failover, second proposals', { ticks: 1, proposals: [2, 1], failovers: 1 }),
+  configuration('failover with a wrong clock', { ticks: 2, failovers: 1, clocksMs: [-200, 200] }),
+  configuration('two failovers', { ticks: 1, failovers: 2 }),
+  configuration('repairs, expiry', { ttlTicks: 2, ticks: 2, renewals: [1, 1], repairs: true }),
+  configuration('repairs, second proposals', {
+    ticks: 1,
+    proposals: [2, 1],
+    renewals: [1, 0],
+    repairs: true,
+    clientsAheadMs: [0, 200],
+  }),
+  configuration('repairs, restart', { ttlTicks: 2, ticks: 2, renewals: [2, 0], repairs: true, restarts: 1 }),
+  configuration('repairs, failover', { ttlTicks: 2, ticks: 2, renewals: [2, 0], repairs: true, failovers: 1 }),
+  configuration('repairs, failover with a wrong clock', {
+    ticks: 1,
+    renewals: [1, 0],
+    repairs: true,
+    failovers: 1,
+    clocksMs: [-200, 200],
+  }),
 ]

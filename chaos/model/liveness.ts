@@ -1,12 +1,12 @@
 import { type Ballot, MAX_ROUNDS, type Proposer, type Vote } from '../../src/drivers/redlock/ballot.ts'
-import { type Bounds, NODES, TICK_MS, type Times, timeOf, timesOf } from './bounds.ts'
+import { type Bounds, NODES, runIdOf, TICK_MS, type Times, timeOf, timesOf } from './bounds.ts'
 import { Interned, memo } from './interned.ts'
-import { type NodeState, silenceOf } from './node.ts'
+import { isVoting, type NodeState } from './node.ts'
 import type { Rules } from './rules.ts'
 import type { World } from './world.ts'
 
 interface Situation {
-  readonly nodes: readonly { readonly node: NodeState; readonly aheadMs: number }[]
+  readonly nodes: readonly { readonly node: NodeState; readonly aheadMs: number; readonly runs: number }[]
   readonly proposer: Proposer
   readonly clientAheadMs: number
   readonly tick: number
@@ -20,8 +20,8 @@ export function isStuck(world: World, bounds: Bounds, rules: Rules, quorum: numb
   const times = timesOf(bounds)
   const nodes = new Interned<Situation['nodes'][number]>()
   const nodeAt = memo((place, _) => {
-    const { node, aheadMs } = world.place(place)
-    return nodes.id({ node, aheadMs })
+    const { node, aheadMs, runs } = world.place(place)
+    return nodes.id({ node, aheadMs, runs })
   })
   const asking = new Interned<Pick<Situation, 'proposer' | 'clientAheadMs'>>()
   const askingAs = memo((client, _) => {
@@ -58,8 +58,8 @@ export function isStuck(world: World, bounds: Bounds, rules: Rules, quorum: numb
 /** Empty if the client gets the lock. */
 function stuckIn(situation: Situation, rules: Rules, times: Times, quorum: number): string {
   const nowMs = timeOf(situation.tick)
-  const free = situation.nodes.filter(({ node, aheadMs }) => {
-    const votes = node.voter !== undefined && silenceOf(node.voter, nowMs + aheadMs) <= 0
+  const free = situation.nodes.filter(({ node, aheadMs, runs }) => {
+    const votes = isVoting(node, nowMs + aheadMs, runIdOf(runs))
     return votes && (node.lease === undefined || node.lease.endMs <= nowMs + aheadMs)
   })
   const now = call(situation, rules, times, quorum)
@@ -82,8 +82,8 @@ function call(before: Situation, rules: Rules, times: Times, quorum: number): { 
     proposer = proposed.proposer
     ballot = { ...ballot, tokens: proposed.tokens[0] as readonly number[] }
     const token = ballot.tokens.at(-1) as number
-    const replies = nodes.map(({ node, aheadMs }) => {
-      const server = { nowUs: (timeOf(tick) + aheadMs) * 1_000, runId: node.voter?.runId ?? 'run' }
+    const replies = nodes.map(({ node, aheadMs, runs }) => {
+      const server = { nowUs: (timeOf(tick) + aheadMs) * 1_000, runId: runIdOf(runs) }
       const terms = { ttlMs: times.ttlMs, maxAheadUs: times.maxAheadUs, longestMs: times.longestMs }
       return rules.vote(node, server, { claimId: 'next', token, ...terms })
     })

@@ -1,6 +1,6 @@
 import { WHOLE } from './configurations.ts'
 import { type Exploration, explore } from './explore.ts'
-import { MUTANTS } from './mutants.ts'
+import { MUTANTS, RARE_MUTANTS } from './mutants.ts'
 import { RULES } from './rules.ts'
 
 /** Explores every configuration, then every mutant. Returns the exit code. */
@@ -12,7 +12,9 @@ export function main(args: readonly string[]): number {
   }
   const configurations = args.includes('--mutants') ? [] : WHOLE
   const found = configurations.map(({ name, bounds }) => shown(name, explore({ bounds, rules: RULES })))
-  const mutants = MUTANTS.map(({ name, ...options }) => shown(`mutant: ${name}`, explore(options)))
+  const mutants = [...MUTANTS, ...RARE_MUTANTS].map(({ name, ...options }) =>
+    shown(`mutant: ${name}`, explore(options)),
+  )
   const sum = (of: (each: Exploration) => number): number => found.reduce((total, each) => total + of(each), 0)
   const escaped = mutants.filter(({ violation }) => violation === undefined).length
   const report = {

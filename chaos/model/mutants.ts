@@ -1,6 +1,6 @@
 import type { Bounds } from './bounds.ts'
 import { SMALLEST } from './configurations.ts'
-import type { NodeState } from './node.ts'
+import type { NodeServer, NodeState } from './node.ts'
 import { RULES, type Rules } from './rules.ts'
 
 /** A fault in one decision. The model has to find each: otherwise it proves nothing. */
@@ -20,8 +20,9 @@ const mutant = (name: string, bounds: Partial<Bounds>, changed: Partial<Rules>):
 
 const OLD = { sinceMs: 0, longestMs: 0 }
 /** As if the node had never forgotten anything. */
-const trusting = (node: NodeState): NodeState => ({ ...node, voter: { ...OLD, runId: node.voter?.runId ?? 'run' } })
+const trusting = (node: NodeState, { runId }: NodeServer): NodeState => ({ ...node, voter: { ...OLD, runId } })
 
+/** What `npm test` runs. */
 export const MUTANTS: readonly Mutant[] = [
   { ...mutant('quorum off by one', {}, {}), quorum: 1 },
   mutant(
@@ -87,7 +88,7 @@ export const MUTANTS: readonly Mutant[] = [
       vote(node, server, proposal) {
         const voted = RULES.vote(node, server, proposal)
         if ('silentMs' in voted.reply) return voted
-        const unmarked = RULES.vote(trusting(node), server, { ...proposal, longestMs: 0 })
+        const unmarked = RULES.vote(trusting(node, server), server, { ...proposal, longestMs: 0 })
         return { ...unmarked, node: { ...unmarked.node, voter: voted.node.voter } }
       },
     },
@@ -104,9 +105,53 @@ export const MUTANTS: readonly Mutant[] = [
   ),
   mutant(
     'a renewal confirmed by one node',
-    { ttlTicks: 2, ticks: 2, renewals: 1 },
+    { ttlTicks: 2, ticks: 2, renewals: [1, 1] },
     {
       countYes: (quorum, votes, isYes) => RULES.countYes(quorum - 1, votes, isYes),
+    },
+  ),
+  mutant(
+    'the guard trusts the voter of another server',
+    { failovers: 1 },
+    {
+      vote(node, server, proposal) {
+        const voter = node.voter && { ...node.voter, runId: server.runId }
+        return RULES.vote({ ...node, voter }, server, proposal)
+      },
+    },
+  ),
+  mutant(
+    "a repair replaces another claim's lease",
+    { ticks: 1, proposals: [2, 1], renewals: [1, 0], repairs: true, clientsAheadMs: [200, 0] },
+    {
+      repair: (node, server, proposal) =>
+        RULES.repair(node.lease?.claimId === proposal.claimId ? node : { ...node, lease: undefined }, server, proposal),
+    },
+  ),
+  mutant(
+    'a repair lowers the mark',
+    { proposals: [2, 1], renewals: [1, 0], repairs: true, clientsAheadMs: [0, 200] },
+    {
+      repair(node, server, proposal) {
+        const repaired = RULES.repair(node, server, proposal)
+        const isGranted = 'granted' in repaired.reply && repaired.reply.granted
+        return isGranted ? { ...repaired, node: { ...repaired.node, mark: proposal.token } } : repaired
+      },
+    },
+  ),
+]
+
+/** What only `npm run model` runs, because it takes some seconds to find it. */
+export const RARE_MUTANTS: readonly Mutant[] = [
+  // A rival has a vote of the node, and gets the other one that it needs when the lease ends there.
+  mutant(
+    'a repair accepted by a node that is silent',
+    { ttlTicks: 2, ticks: 2, renewals: [2, 0], repairs: true, restarts: 1 },
+    {
+      repair(node, server, proposal) {
+        const repaired = RULES.repair(trusting(node, server), server, { ...proposal, longestMs: 0 })
+        return { ...repaired, node: { ...repaired.node, voter: node.voter } }
+      },
     },
   ),
 ]

@@ -47,30 +47,37 @@ export interface Silence {
 
 export const EMPTY_NODE: NodeState = { mark: 0, lease: undefined, voter: undefined }
 
+export interface Voted {
+  readonly node: NodeState
+  readonly reply: Vote | Silence
+}
+
 /** A proposal: first the guard of `ballot.lua`, then `acquire` of `leases.lua`. */
-export function vote(
-  node: NodeState,
-  server: NodeServer,
-  proposal: Proposal,
-): { readonly node: NodeState; readonly reply: Vote | Silence } {
-  const nowMs = Math.floor(server.nowUs / 1_000)
-  const voter = voterNow(node.voter, server, proposal.longestMs)
-  const silentMs = silenceOf(voter, nowMs)
-  if (silentMs > 0) return { node: { ...node, voter }, reply: { silentMs } }
-  const mark = Math.max(node.mark, leastMark(voter))
-  const awake = { ...alive(node, nowMs), voter, mark }
-  const { lease } = awake
+export function vote(node: NodeState, server: NodeServer, proposal: Proposal): Voted {
+  const { node: awake, nowMs, silentMs } = guard(node, server, proposal)
+  if (silentMs > 0) return { node: awake, reply: { silentMs } }
+  const { lease, mark } = awake
   const { claimId, token, ttlMs } = proposal
   const isOwn = lease?.claimId === claimId
-  if (isOwn && lease.token === token) {
-    const kept = { ...lease, endMs: nowMs + ttlMs }
-    return { node: { ...awake, lease: kept }, reply: granted(token, ttlMs, lease.acquiredAtMs) }
-  }
+  if (isOwn && lease.token === token) return kept(awake, lease, nowMs, ttlMs)
   if (lease !== undefined && !isOwn) return { node: awake, reply: { granted: false, answeredAtMs: nowMs } }
   const refused = refusedToken(mark, server.nowUs, proposal)
   if (refused !== undefined) return { node: awake, reply: refused }
-  const fresh = { claimId, token, acquiredAtMs: nowMs, endMs: nowMs + ttlMs }
-  return { node: { ...awake, mark: token, lease: fresh }, reply: granted(token, ttlMs, nowMs) }
+  return written({ ...awake, mark: token }, nowMs, proposal)
+}
+
+export type Repair = Omit<Proposal, 'maxAheadUs'>
+
+/** A proposal with mostAheadUs = -1: a lease that a quorum has renewed, and that this node may lack. */
+export function repair(node: NodeState, server: NodeServer, proposal: Repair): Voted {
+  const { node: awake, nowMs, silentMs } = guard(node, server, proposal)
+  if (silentMs > 0) return { node: awake, reply: { silentMs } }
+  const { lease, mark } = awake
+  const { claimId, token, ttlMs } = proposal
+  if (lease === undefined) return written({ ...awake, mark: Math.max(mark, token) }, nowMs, proposal)
+  if (lease.claimId !== claimId) return { node: awake, reply: { granted: false, answeredAtMs: nowMs } }
+  if (lease.token !== token) return { node: awake, reply: { tokenRefused: true, mark, nowMs } }
+  return kept(awake, lease, nowMs, ttlMs)
 }
 
 export interface LeaseId {
@@ -105,8 +112,33 @@ export const alive = (node: NodeState, nowMs: number): NodeState =>
 /** How long the node does not vote. */
 export const silenceOf = ({ sinceMs, longestMs }: Voter, nowMs: number): number => sinceMs + longestMs - nowMs
 
+/** Whether the node would vote now. */
+export const isVoting = ({ voter }: NodeState, nowMs: number, runId: string): boolean =>
+  voter?.runId === runId && voter.sinceMs <= nowMs && silenceOf(voter, nowMs) <= 0
+
 /** The highest token that the node can have forgotten: a quarter ahead of its clock, and a quarter for other clocks. */
 const leastMark = ({ sinceMs, longestMs }: Voter): number => (sinceMs + longestMs / 2) * 1_000
+
+/** The node as it is when it votes, or when it is silent. */
+function guard(node: NodeState, server: NodeServer, { longestMs }: Pick<Proposal, 'longestMs'>) {
+  const nowMs = Math.floor(server.nowUs / 1_000)
+  const voter = voterNow(node.voter, server, longestMs)
+  const silentMs = silenceOf(voter, nowMs)
+  if (silentMs > 0) return { node: { ...node, voter }, nowMs, silentMs }
+  return { node: { ...alive(node, nowMs), voter, mark: Math.max(node.mark, leastMark(voter)) }, nowMs, silentMs }
+}
+
+function kept(node: NodeState, lease: NodeLease, nowMs: number, ttlMs: number): Voted {
+  return {
+    node: { ...node, lease: { ...lease, endMs: nowMs + ttlMs } },
+    reply: granted(lease.token, ttlMs, lease.acquiredAtMs),
+  }
+}
+
+function written(node: NodeState, nowMs: number, { claimId, token, ttlMs }: Repair): Voted {
+  const lease = { claimId, token, acquiredAtMs: nowMs, endMs: nowMs + ttlMs }
+  return { node: { ...node, lease }, reply: granted(token, ttlMs, nowMs) }
+}
 
 /** A voter that this server did not write came with data that may be old. */
 function voterNow(kept: Voter | undefined, { nowUs, runId }: NodeServer, longestMs: number): Voter {

@@ -16,6 +16,7 @@ export interface Rules {
   /** Whether a grant that arrives now is taken. */
   readonly isInTime: (deadlineMs: number, nowMs: number) => boolean
   readonly vote: typeof node.vote
+  readonly repair: typeof node.repair
   readonly renew: typeof node.renew
   readonly release: typeof node.release
 }
@@ -31,6 +32,7 @@ export const RULES: Rules = {
   trustedUntilMs: (sentMs, ttlMs) => trustedUntil({ monotonicMs: sentMs, wallMs: sentMs }, ttlMs).monotonicMs,
   isInTime: (deadlineMs, nowMs) => nowMs < deadlineMs,
   vote: node.vote,
+  repair: node.repair,
   renew: node.renew,
   release: node.release,
 }

@@ -1,5 +1,5 @@
 import type { Vote } from '../../src/drivers/redlock/ballot.ts'
-import { type Bounds, NODES, START_MS, type Times, timeOf, timesOf } from './bounds.ts'
+import { type Bounds, NODES, runIdOf, START_MS, type Times, timeOf, timesOf } from './bounds.ts'
 import {
   atTick,
   type ClientParts,
@@ -14,12 +14,16 @@ import {
   shown,
 } from './client.ts'
 import { Interned, memo } from './interned.ts'
-import { alive, EMPTY_NODE, type LeaseId, type NodeServer, type NodeState } from './node.ts'
+import { alive, EMPTY_NODE, isVoting, type LeaseId, type NodeServer, type NodeState } from './node.ts'
 import type { Rules } from './rules.ts'
 
 /** A node, and its answers that are on their way to each client. */
 export interface Place {
   readonly node: NodeState
+  /** What a replica or a backup of it has. */
+  readonly copy: NodeState | undefined
+  /** How many servers it has been. Each has its own run_id. */
+  readonly runs: number
   readonly aheadMs: number
   readonly votes: readonly [Vote | undefined, Vote | undefined]
   readonly renewals: readonly [boolean | undefined, boolean | undefined]
@@ -29,6 +33,8 @@ export interface Place {
 export interface Common {
   readonly tick: number
   readonly restarts: number
+  /** How many copies were made for it. */
+  readonly failovers: number
   readonly hasDrifted: boolean
   /** The largest token that a client was granted. */
   readonly largest: number
@@ -100,17 +106,32 @@ export function worldOf(bounds: Bounds, rules: Rules, quorum: number): World {
     return clients.id(learned(parts, clients.at(client), detail % TICKS, vote))
   })
   const aged = memo((place, tick) => {
-    const { node, ...rest } = places.at(place)
-    return places.id({ ...rest, node: alive(node, timeOf(tick) + rest.aheadMs) })
+    const { node, copy, ...rest } = places.at(place)
+    const nowMs = timeOf(tick)
+    // With the clock of the server that will use it.
+    const copied = copy && alive(copy, nowMs + Math.min(rest.aheadMs, ...bounds.clocksMs))
+    return places.id({ ...rest, node: alive(node, nowMs + rest.aheadMs), copy: copied })
   })
-  const agedClient = memo((client, tick) => clients.id(atTick(clients.at(client), tick)))
-  const emptied = memo((place, _) => places.id({ ...places.at(place), node: EMPTY_NODE }))
+  const agedClient = memo((client, tick) => clients.id(atTick(bounds, clients.at(client), tick)))
+  const emptied = memo((place, _) =>
+    places.id({ ...places.at(place), node: EMPTY_NODE, runs: places.at(place).runs + 1 }),
+  )
+  const copied = memo((place, _) => places.id({ ...places.at(place), copy: places.at(place).node }))
+  const failedOver = memo((place, tick) =>
+    failovers(places.at(place), bounds.clocksMs, tick).map((each) => places.id(each)),
+  )
+  const corrected = memo((place, tick) => places.id(clockSetRight(places.at(place), tick)))
   const restarted = memo((common, _) =>
     commons.id({ ...commons.at(common), restarts: commons.at(common).restarts + 1 }),
   )
+  const copiedOnce = memo((common, _) =>
+    commons.id({ ...commons.at(common), failovers: commons.at(common).failovers + 1 }),
+  )
   const drifted = memo((common, _) => commons.id({ ...commons.at(common), hasDrifted: true }))
   const later = memo((common, _) => commons.id({ ...commons.at(common), tick: commons.at(common).tick + 1 }))
-  const behind = memo((client, tick) => clients.id(atTick({ ...clients.at(client), behindMs: times.driftMs }, tick)))
+  const behind = memo((client, tick) => {
+    return clients.id(atTick(bounds, { ...clients.at(client), behindMs: times.driftMs }, tick))
+  })
 
   /** The tick, and what each place has for the client, in one number. The order does not matter. */
   const packed = (tick: number, state: Int32Array, index: number, at: (place: number, index: number) => number) => {
@@ -134,19 +155,21 @@ export function worldOf(bounds: Bounds, rules: Rules, quorum: number): World {
         known,
         most,
         refusedTokens[refused] as number,
-        given.map((lease) => leases.at(lease)),
+        given.flatMap((place) => leases.at(place)),
       ),
     )
   })
   const refusedTokens: number[] = []
   const refusedIds = new Map<number, number>()
-  const leases = new Interned<LeaseId | null>()
+  /** What a place has, and what it may get back. */
+  const leases = new Interned<readonly LeaseId[]>()
   const leaseAt = memo((place, _) => {
-    const { lease } = places.at(place).node
-    return leases.id(lease === undefined ? null : { claimId: lease.claimId, token: lease.token })
+    const { node, copy } = places.at(place)
+    const all = [node.lease, copy?.lease].filter((lease) => lease !== undefined)
+    return leases.id(all.map(({ claimId, token }) => ({ claimId, token })))
   })
   /** The highest token that the node refuses from now on, also after a restart. */
-  const refusedAt = memo((place, tick) => refusedBy(places.at(place), timeOf(tick), times))
+  const refusedAt = memo((place, tick) => refusedBy(places.at(place), timeOf(tick), times, bounds.clocksMs))
 
   /** Drops what cannot matter any more, so that states that differ only in that are one. */
   function simplify(state: Int32Array): void {
@@ -227,6 +250,30 @@ export function worldOf(bounds: Bounds, rules: Rules, quorum: number): World {
     }
   }
 
+  function forEachFailover(state: Int32Array, { tick, failovers }: Common, visit: Visit): void {
+    if (bounds.failovers === 0) return
+    for (let node = 0; node < NODES; node += 1) {
+      const place = placeAt(state, node)
+      if (failovers < bounds.failovers && places.at(place).copy === undefined) {
+        next.set(state)
+        next[0] = copiedOnce(state[0] as number, 0)
+        next[PLACES + node] = copied(place, 0)
+        visit(next, () => `the replica of node ${node + 1} receives nothing more`)
+      }
+      for (const after of failedOver(place, tick)) {
+        next.set(state)
+        next[PLACES + node] = after
+        visit(next, () => `node ${node + 1} fails over to its replica: ${served(places.at(after))}`)
+      }
+      if (bounds.clocksMs.length === 0) continue
+      const after = corrected(place, tick)
+      if (after === place) continue
+      next.set(state)
+      next[PLACES + node] = after
+      visit(next, () => `the clock of node ${node + 1} is set right`)
+    }
+  }
+
   function forEachFault(state: Int32Array, common: Common, visit: Visit): void {
     if (common.restarts < bounds.restarts) {
       for (let node = 0; node < NODES; node += 1) {
@@ -236,6 +283,7 @@ export function worldOf(bounds: Bounds, rules: Rules, quorum: number): World {
         visit(next, () => `node ${node + 1} restarts without its data`)
       }
     }
+    forEachFailover(state, common, visit)
     if (bounds.drifts && !common.hasDrifted) {
       for (let index = 0; index < 2; index += 1) {
         next.set(state)
@@ -255,14 +303,16 @@ export function worldOf(bounds: Bounds, rules: Rules, quorum: number): World {
   }
 
   const first = new Int32Array(WIDTH)
-  first[0] = commons.id({ tick: 0, restarts: 0, hasDrifted: false, largest: 0, fault: undefined })
+  first[0] = commons.id({ tick: 0, restarts: 0, failovers: 0, hasDrifted: false, largest: 0, fault: undefined })
   bounds.nodesAheadMs.forEach((aheadMs, node) => {
     const node0 = {
       ...EMPTY_NODE,
-      voter: { sinceMs: START_MS - 100 * times.longestMs, longestMs: times.longestMs, runId: RUN },
+      voter: { sinceMs: START_MS - 100 * times.longestMs, longestMs: times.longestMs, runId: runIdOf(0) },
     }
     first[PLACES + node] = places.id({
       node: node0,
+      copy: undefined,
+      runs: 0,
       aheadMs,
       votes: [undefined, undefined],
       renewals: [undefined, undefined],
@@ -314,14 +364,14 @@ interface NumberedStep extends Omit<ClientStep, 'client'> {
 }
 
 interface Request extends LeaseId {
-  readonly kind: 'proposal' | 'release' | 'renewal'
+  readonly kind: 'proposal' | 'release' | 'renewal' | 'repair'
   readonly client: number
   /** The client still counts the answer. */
   readonly counts: boolean
 }
 
 function requestsOf(from: ClientState): Request[] {
-  const { index: client, ballot, phase, renewingMs, proposed, released, renewed } = from
+  const { index: client, ballot, phase, renewingMs, proposed, released, renewed, repaired } = from
   const current = phase === 'voting' ? ballot?.tokens.at(-1) : undefined
   const last = proposed.at(-1)?.claimId
   const isCurrent = ({ token, claimId }: LeaseId) => token === current && claimId === last
@@ -332,6 +382,7 @@ function requestsOf(from: ClientState): Request[] {
       const counts = renewingMs !== undefined && at === renewed.length - 1
       return { ...each, kind: 'renewal' as const, client, counts }
     }),
+    ...repaired.map((each) => ({ ...each, kind: 'repair' as const, client, counts: false })),
   ]
 }
 
@@ -353,7 +404,10 @@ function arrivals(
     const answered = { ...after, renewals: replaced(place.renewals, client, isRenewed) }
     return place.renewals[client] === undefined ? [{ place: answered }] : [{ place: after }, { place: answered }]
   }
-  const server: NodeServer = { nowUs: nowMs * 1_000, runId: RUN }
+  const server: NodeServer = { nowUs: nowMs * 1_000, runId: runIdOf(place.runs) }
+  if (kind === 'repair') {
+    return [{ place: { ...place, node: rules.repair(place.node, server, { ...lease, ttlMs, longestMs }).node } }]
+  }
   const proposal = { ...lease, ttlMs, maxAheadUs, longestMs }
   const { node, reply } = rules.vote(place.node, server, proposal)
   const after = { ...place, node }
@@ -366,6 +420,22 @@ function arrivals(
 
 function replaced<T>(pair: readonly [T, T], at: number, value: T): readonly [T, T] {
   return at === 0 ? [value, pair[1]] : [pair[0], value]
+}
+
+/** The server that has the copy takes over, by its own clock. */
+function failovers({ copy, ...place }: Place, clocksMs: readonly number[], tick: number): readonly Place[] {
+  if (copy === undefined) return []
+  return [place.aheadMs, ...clocksMs].map((aheadMs) => {
+    const node = alive(copy, timeOf(tick) + aheadMs)
+    return { ...place, node, copy: undefined, runs: place.runs + 1, aheadMs }
+  })
+}
+
+/** Not forward while the node is silent, which ends its silence, nor while it has a lease, which ends that. */
+function clockSetRight(place: Place, tick: number): Place {
+  const { node, runs, aheadMs } = place
+  const isFree = isVoting(node, timeOf(tick) + aheadMs, runIdOf(runs)) && node.lease === undefined
+  return aheadMs > 0 || isFree ? { ...place, aheadMs: 0 } : place
 }
 
 const without = (place: Place, kind: 'votes' | 'renewals', client: number): Place => ({
@@ -388,6 +458,11 @@ function fallen(largest: number, granted: number, isRepeat: boolean): string | u
 
 const told = ({ kind, claimId, token }: Request): string => `the ${kind} of ${claimId} with ${shown(token)}`
 
+function served({ node, aheadMs }: Place): string {
+  const lease = node.lease === undefined ? 'free' : `leased to ${node.lease.claimId}`
+  return `${lease}${aheadMs === 0 ? '' : `, its clock ${aheadMs} ms ahead`}`
+}
+
 function said({ node, votes, renewals }: Place, client: number): string {
   const lease = node.lease === undefined ? 'free' : `leased to ${node.lease.claimId}`
   const vote = votes[client]
@@ -402,9 +477,10 @@ function unpackedLeases(detail: number): [number, number, number, number] {
 }
 
 /** A restarted node does not vote before its grace period has ended, and then only above its least mark. */
-function refusedBy({ node, aheadMs }: Place, nowMs: number, { longestMs }: Times): number {
+function refusedBy({ node, aheadMs }: Place, nowMs: number, { longestMs }: Times, clocksMs: readonly number[]): number {
   const leastMark = ((node.voter?.sinceMs ?? nowMs + aheadMs) + longestMs / 2) * 1_000
-  return Math.min(Math.max(node.mark, leastMark), (nowMs + aheadMs + longestMs / 2) * 1_000)
+  const lowestMs = nowMs + Math.min(aheadMs, ...clocksMs)
+  return Math.min(Math.max(node.mark, leastMark), (lowestMs + longestMs / 2) * 1_000)
 }
 
 function sorted(one: number, two: number, three: number): readonly [number, number, number] {
@@ -424,4 +500,3 @@ const TICKS = 16
 const ANSWERS = 2 ** 15
 const LEASES = 2 ** 12
 const NAMES = ['client A', 'client B']
-const RUN = 'run'

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { describe, it } from 'vitest'
+import type { Bounds } from '../../chaos/model/bounds.ts'
 import { SHORT, SMALLEST } from '../../chaos/model/configurations.ts'
 import { explore } from '../../chaos/model/explore.ts'
 import { MUTANTS } from '../../chaos/model/mutants.ts'
@@ -24,12 +25,17 @@ describe("the model of Redlock's ballots", () => {
     })
   }
 
-  it('dropping messages that cannot matter any more changes no verdict', () => {
-    const bounds = { ...SMALLEST, ticks: 1, clientsAheadMs: [200, 0] as const, simplifies: false }
-    const whole = explore({ bounds, rules: RULES })
-    const less = explore({ bounds: { ...bounds, simplifies: true }, rules: RULES })
-    assert.equal(whole.violation, undefined)
-    assert.equal(less.violation, undefined)
-    assert.ok(less.states < whole.states, `${less.states} of ${whole.states} states`)
-  })
+  for (const [what, more] of [
+    ['if client A is ahead', { clientsAheadMs: [200, 0] }],
+    ['if a node fails over', { failovers: 1 }],
+  ] satisfies [string, Partial<Bounds>][]) {
+    it(`dropping messages that cannot matter any more changes no verdict: ${what}`, () => {
+      const bounds = { ...SMALLEST, ticks: 1, ...more, simplifies: false }
+      const whole = explore({ bounds, rules: RULES })
+      const less = explore({ bounds: { ...bounds, simplifies: true }, rules: RULES })
+      assert.equal(whole.violation, undefined)
+      assert.equal(less.violation, undefined)
+      assert.ok(less.states < whole.states, `${less.states} of ${whole.states} states`)
+    })
+  }
 })
