@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
-from holdfast.core.driver import Refusal
+from holdfast.core.driver import Grant, Refusal
 
 from ..context import Context
 from ..driver_calls import (
@@ -13,6 +14,7 @@ from ..driver_calls import (
     leases_on,
     must_grant,
     must_refuse,
+    ref_of,
     release_one,
     until_granted,
 )
@@ -111,6 +113,21 @@ async def _(ctx: Context) -> None:
     await must_grant(b, ctx.claim(mode="shared", ttl_ms=SHORT_MS))
     await outlast(SHORT_MS)
     assert (await lease_on(b, ctx.lock_name)).claim_id == lasting.claim_id
+
+
+@case("permits that have expired and are asked for again count once, however many", needs=["limit", "ttl"])
+async def _(ctx: Context) -> None:
+    driver = await ctx.driver()
+    limit = 700
+    claims = [ctx.claim(mode="shared", limit=limit) for _ in range(limit)]
+    brief = [replace(claim, ttl_ms=SHORT_MS) for claim in claims]
+    assert all(isinstance(answer, Grant) for answer in await driver.acquire(brief))
+    await outlast(SHORT_MS)
+    again = await driver.acquire(claims)
+    assert sum(isinstance(answer, Grant) for answer in again) == limit
+    await must_refuse(driver, ctx.claim(mode="shared", limit=limit))
+    await driver.release([ref_of(claim) for claim in claims])
+    await must_grant(driver, ctx.claim())
 
 
 @case("a limit of n admits n and refuses the next, across processes", needs=["limit"])

@@ -108,6 +108,24 @@ async def test_a_node_that_has_left_the_cluster_leaves_no_thread_behind(
         assert not thread.is_alive()
 
 
+async def test_a_master_that_hangs_does_not_delay_a_claim_that_waits_on_another(cluster, lock_name):
+    """In a new process: it does not know yet how the servers publish."""
+    slot = slot_of_lock(lock_name)
+    cluster.begin_move(slot)
+    cluster.end_move(slot)
+    async with closing(await open_redis(cluster.url)) as driver:
+        await grant_of(driver, claim_on(lock_name))
+    async with closing(await open_redis(f"redis+cluster://127.0.0.1:{cluster.b.port}")) as driver:
+        cluster.a.pause()
+        try:
+            began = time.monotonic()
+            await driver.listen(Heard())
+            await refusal_of(driver, claim_on(lock_name, waiter_ttl_ms=20_000))
+            assert time.monotonic() - began < 3, "it waited for the master that hangs"
+        finally:
+            cluster.a.resume()
+
+
 async def test_a_slot_that_has_moved_is_found_again(cluster, driver, lock_name):
     await grant_of(driver, claim_on(f"{lock_name}:first"))
     slot = slot_of_lock(lock_name)

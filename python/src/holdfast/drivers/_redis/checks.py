@@ -104,9 +104,12 @@ class ServerChecks:
         asking = self._ask()
         try:
             if not self._known:
-                await asyncio.wait({asking, self._early}, return_when=asyncio.FIRST_COMPLETED)
+                either: set[asyncio.Future[Any]] = {asking, self._early}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 await asyncio.wait({asking}, timeout=_OTHERS_SECONDS)
-            facts = self._known or await asyncio.shield(asking)
+            facts: Sequence[ServerFacts] = self._known
+            if not facts and asking.done():
+                facts = await asyncio.shield(asking)
         except asyncio.CancelledError:
             # Closing has cancelled the question, not this call. The core would take it for the end of its own task.
             if self._stopped:
