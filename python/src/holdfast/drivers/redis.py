@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Callable, Optional
 
 from ..errors import InvalidArgumentError, UnsupportedError
-from ._redis.checks import RedisWarning
+from ._redis.checks import RedisWarning, warn
 from ._redis.clients import RedisClient, link_of, open_link
 from ._redis.driver import CAPABILITIES, RedisDriver
 from ._redis.fence import RedisFence, redis_fence
@@ -87,7 +86,7 @@ def _driver(
         prefix=check_prefix(prefix),
         timeout_ms=timeout_seconds * 1_000,
         replicas=replicas,
-        on_warning=on_warning or _warn,
+        on_warning=on_warning or warn,
     )
 
 
@@ -103,7 +102,3 @@ def _replica_wait(count: Optional[int], timeout_seconds: float) -> Optional[Repl
 def _check_seconds(name: str, seconds: object) -> None:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0.001 <= seconds <= 3_600:
         raise InvalidArgumentError(name, seconds, "a number of seconds from 0.001 to 3600")
-
-
-def _warn(warning: RedisWarning) -> None:
-    warnings.warn(f"holdfast: {warning.message}", RuntimeWarning, stacklevel=2)

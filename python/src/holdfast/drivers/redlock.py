@@ -6,7 +6,7 @@ import math
 from typing import Callable, Optional, Sequence
 
 from ..errors import InvalidArgumentError
-from ._redis.checks import RedisWarning
+from ._redis.checks import RedisWarning, warn
 from ._redis.clients import RedisClient, link_of, open_link
 from ._redis.driver import RedisDriver
 from ._redis.keys import check_prefix
@@ -16,7 +16,7 @@ from ._redlock.driver import CAPABILITIES, RedlockDriver
 from ._redlock.node import VotingNode
 from ._redlock.quorum import NodeError
 
-__all__ = ["NodeError", "RedlockDriver", "capabilities", "open_redlock", "redlock_driver"]
+__all__ = ["NodeError", "RedisWarning", "RedlockDriver", "capabilities", "open_redlock", "redlock_driver"]
 
 capabilities = CAPABILITIES
 
@@ -33,6 +33,7 @@ def redlock_driver(
     longest_ttl_seconds: float = 60,
     persistent: bool = False,
     on_node_error: Optional[Callable[[NodeError], None]] = None,
+    on_warning: Optional[Callable[[RedisWarning], None]] = None,
 ) -> RedlockDriver:
     """A driver with the settings of clients of independent servers, none a replica of another.
 
@@ -43,6 +44,8 @@ def redlock_driver(
     that may have forgotten leases, because it was started, emptied or never asked before, does not vote for this long.
     `persistent`: the nodes never forget anything (`appendonly yes` and `appendfsync always`, no eviction, no FLUSHALL).
     Then they vote at once, and a time to live has no bound here. `on_node_error` is called each time a node fails.
+    `on_warning` is called once for each node that has replicas, or is one. Without it, that is a warning of Python
+    (`RuntimeWarning`).
     """
     if not isinstance(clients, (list, tuple)) or not clients:
         raise InvalidArgumentError("clients", clients, "a list of at least one Redis client")
@@ -61,6 +64,7 @@ def redlock_driver(
         longest_ttl_seconds=longest_ttl_seconds,
         persistent=persistent,
         on_node_error=on_node_error,
+        on_warning=on_warning,
     )
 
 
@@ -78,6 +82,7 @@ async def open_redlock(url: str) -> RedlockDriver:
         longest_ttl_seconds=longest,
         persistent=parsed.persistent,
         on_node_error=None,
+        on_warning=None,
     )
 
 
@@ -91,6 +96,7 @@ def _driver(
     longest_ttl_seconds: float,
     persistent: bool,
     on_node_error: Optional[Callable[[NodeError], None]],
+    on_warning: Optional[Callable[[RedisWarning], None]],
 ) -> RedlockDriver:
     check_prefix(prefix)
     majority = len(links) // 2 + 1
@@ -105,7 +111,9 @@ def _driver(
     _check_seconds("node_timeout_seconds", node_timeout_seconds, 3_600)
     _check_seconds("longest_ttl_seconds", longest_ttl_seconds, 1_000_000_000)
     servers: dict[str, str] = {}
-    nodes = [VotingNode(_node(link, prefix), f"node {at + 1}", servers) for at, link in enumerate(links)]
+    nodes = [
+        VotingNode(_node(link, prefix), f"node {at + 1}", servers, on_warning or warn) for at, link in enumerate(links)
+    ]
     return RedlockDriver(
         nodes,
         quorum=needed,

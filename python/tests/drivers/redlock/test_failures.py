@@ -10,7 +10,7 @@ import pytest
 import redis
 import redis.asyncio
 from holdfast.core.driver import ANY_TOKEN, InspectQuery, LeaseRef
-from holdfast.drivers.redlock import NodeError, RedlockDriver, open_redlock, redlock_driver
+from holdfast.drivers.redlock import NodeError, RedisWarning, RedlockDriver, open_redlock, redlock_driver
 from holdfast.errors import InvalidArgumentError, StoreError, UnsupportedError
 
 from support.redis_drivers import (
@@ -196,6 +196,27 @@ async def test_a_server_under_two_names_has_one_vote(ports, lock_name):
     [client] = clients_at(ports[:1])
     with pytest.raises(InvalidArgumentError, match="node 2 has the client of node 1"):
         redlock_driver([client, client])
+
+
+async def test_a_node_with_a_replica_is_reported_once(own_redis, unique_name):
+    master = own_redis("--repl-diskless-sync-delay", "0")
+    replica = own_redis("--replicaof", f"127.0.0.1 {master.port}")
+
+    async def follows() -> bool:
+        with redis.Redis(port=replica.port) as client:
+            return bool(client.info("replication")["master_link_status"] == "up")
+
+    await until(follows, "the replica does not follow")
+    warned: List[RedisWarning] = []
+    async with closing(driver_at([master.port], on_warning=warned.append)) as driver:
+        for _ in range(3):
+            await grant_of(driver, claim_on(unique_name("lock")))
+    assert [warning.code for warning in warned] == ["REDLOCK_REPLICAS"]
+    place = f"redis://127.0.0.1:{master.port}"
+    assert warned[0].message.startswith(f"Redlock: node 1 at {place} has 1 replica. "), warned
+    with pytest.warns(RuntimeWarning, match=f"holdfast: Redlock: node 1 at {place} has 1 replica.*independent servers"):
+        async with closing(driver_at([master.port])) as driver:
+            await grant_of(driver, claim_on(unique_name("lock")))
 
 
 async def test_what_majorities_cannot_do_is_refused(ports, lock_name):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+import warnings
 from dataclasses import dataclass
 from typing import Any, Callable, Literal, Optional, Sequence
 
@@ -19,7 +20,7 @@ from .wire import retrieve
 class RedisWarning:
     """A setting or a state of a server that endangers locks. `message` says what it is and what to do."""
 
-    code: Literal["REPLICA", "TOO_OLD", "EVICTION"]
+    code: Literal["REPLICA", "TOO_OLD", "EVICTION", "REDLOCK_REPLICAS"]
     message: str
 
 
@@ -58,21 +59,26 @@ def info_field(info: str, name: str) -> str:
 
 
 def warnings_of(facts: ServerFacts) -> list[RedisWarning]:
-    warnings = []
+    found = []
     if facts.role == "slave":
         message = "this Redis is a read-only replica and cannot grant locks. Connect to the master, or through Sentinel"
-        warnings.append(RedisWarning("REPLICA", message))
+        found.append(RedisWarning("REPLICA", message))
     if facts.version < (6, 2):
         version = ".".join(map(str, facts.version))
-        warnings.append(RedisWarning("TOO_OLD", f"this Redis is {version}: locks need 6.2 or later"))
+        found.append(RedisWarning("TOO_OLD", f"this Redis is {version}: locks need 6.2 or later"))
     if facts.eviction_policy not in ("", "noeviction"):
         when = "when its memory is full" if facts.max_memory > 0 else "as soon as maxmemory is set"
         message = (
             f"this Redis may evict locks {when} (maxmemory-policy {facts.eviction_policy}). An evicted lock is granted "
             "again while it is held. Set maxmemory-policy noeviction, or use a separate server for locks"
         )
-        warnings.append(RedisWarning("EVICTION", message))
-    return warnings
+        found.append(RedisWarning("EVICTION", message))
+    return found
+
+
+def warn(warning: RedisWarning) -> None:
+    """If the caller gave no listener."""
+    warnings.warn(f"holdfast: {warning.message}", RuntimeWarning, stacklevel=2)
 
 
 class ServerChecks:

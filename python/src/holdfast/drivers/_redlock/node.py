@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 from typing import Any, Callable, Optional, Sequence, Union
 
 from ...core.driver import Claim, Grant, InspectPage, LeaseRef, Refusal
 from ...core.tasks import start_task
 from ...errors import StoreError
+from .._redis.checks import RedisWarning, info_field
 from .._redis.driver import RedisDriver
 from .._redis.failures import is_forbidden_command, store_error
 from .._redis.keys import ballot_keys
@@ -36,11 +36,14 @@ class VotingNode:
     server itself knows. So each node is asked for its `run_id` together with its first vote.
     """
 
-    def __init__(self, driver: RedisDriver, name: str, servers: dict[str, str]) -> None:
+    def __init__(
+        self, driver: RedisDriver, name: str, servers: dict[str, str], on_warning: Callable[[RedisWarning], None]
+    ) -> None:
         self.driver = driver
         self.name = name
         self.place = driver.link.place
         self._servers = servers
+        self._on_warning = on_warning
         self._checked: Optional[asyncio.Task[None]] = None
 
     async def propose(
@@ -121,23 +124,45 @@ class VotingNode:
         return None if checked.done() else checked
 
     async def _check(self) -> None:
-        run_id = await self._run_id()
-        if run_id is None:
-            return
-        other = self._servers.setdefault(run_id, self.name)
-        if other != self.name:
-            raise StoreError(f"it is the same server as {other} (run_id {run_id}), and a server has one vote")
+        info = await self._info()
+        run_id = info_field(info, "run_id")
+        if run_id:
+            other = self._servers.setdefault(run_id, self.name)
+            if other != self.name:
+                raise StoreError(f"it is the same server as {other} (run_id {run_id}), and a server has one vote")
+        replicas = _replicas_in(info)
+        if replicas is not None:
+            message = f"Redlock: {self.name} at {self.place} {replicas}. {_WHY_NO_REPLICAS}"
+            warning = RedisWarning("REDLOCK_REPLICAS", message)
+            # Not from here: what the listener raises must not change the vote.
+            asyncio.get_running_loop().call_soon(self._on_warning, warning)
 
-    async def _run_id(self) -> Optional[str]:
-        """None if the user may not run INFO, or a proxy hides it."""
+    async def _info(self) -> str:
+        """What the server says of itself. Empty if the user may not run INFO."""
         (node,) = await self.driver.link.nodes()
-        (reply,) = await node.exchange("read INFO", [("INFO", "server")])
-        if isinstance(reply, Exception):
-            if is_forbidden_command(reply):
-                return None
-            raise store_error("read INFO", reply, self.place)
-        match = re.search(r"^run_id:(\w+)", text_of(reply), re.MULTILINE)
-        return match[1] if match else None
+        replies = await node.exchange("read INFO", [("INFO", "server"), ("INFO", "replication")])
+        texts = []
+        for reply in replies:
+            if not isinstance(reply, Exception):
+                texts.append(text_of(reply))
+            elif not is_forbidden_command(reply):
+                raise store_error("read INFO", reply, self.place)
+        return "\n".join(texts)
+
+
+_WHY_NO_REPLICAS = (
+    "A replica that takes over has not received all leases, so it does not vote for longest_ttl_seconds. Redlock needs "
+    "independent servers: use nodes without replicas"
+)
+
+
+def _replicas_in(info: str) -> Optional[str]:
+    if info_field(info, "role") == "slave":
+        return "is a replica"
+    count = info_field(info, "connected_slaves")
+    if not count.isdigit() or int(count) == 0:
+        return None
+    return f"has {count} {'replica' if int(count) == 1 else 'replicas'}"
 
 
 def _votes(proposals: Sequence[Proposal], reply: Any, place: str) -> list[Answer]:
