@@ -17,6 +17,9 @@ from .failures import entry_error
 SHARED = "holdfast:shared"
 _MOST_TOKEN = 2**53 - 1
 _MOST_NUMBER = 1e300
+REPAIRS = -1
+"""As `most_ahead_us`: the proposals are leases that a quorum of the nodes has, for a node that lacks them. The node
+grants them also below its mark, unless it has a lease of another claim, or is silent."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def acquire_args(claims: Sequence[Claim], spares: bool = False) -> list[str]:
 def ballot_args(
     proposals: Sequence[Proposal], most_ahead_us: int, longest_ttl_ms: Optional[int]
 ) -> list[str]:
-    """The arguments of ballot.lua. `most_ahead_us`: how far ahead of a server's clock a token may be."""
+    """The arguments of ballot.lua. `most_ahead_us`: how far ahead of a server's clock a token may be, or `REPAIRS`."""
     longest = "" if longest_ttl_ms is None else str(longest_ttl_ms)
     entries = "\n".join(f"{json_text(each.claim.claim_id)},{each.token}" for each in proposals)
     return [longest, str(most_ahead_us), entries, *_once([_ballot_terms(each.claim) for each in proposals])]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Sequence
 
-from ...core.driver import Claim, LeaseRef
+from ...core.driver import Claim, LeaseRef, Renewal
 
 _MAX_REMEMBERED = 10_000
 """A few megabytes. If a claim whose attempt was forgotten asks again, it gets a new token instead of the same. A vote
@@ -69,6 +69,13 @@ class Attempts:
         self._ended[key] = attempt
         if len(self._ended) > _MAX_REMEMBERED:
             del self._ended[next(iter(self._ended))]
+
+    def holding(self, lease: Renewal) -> Optional[Attempt]:
+        """The attempt that got this lease. None if it has ended or is not known any more."""
+        attempt = self._ended.get((lease.claim_id, lease.lock_name))
+        if attempt is None or attempt.state != "granted" or attempt.tokens[-1] != lease.fencing_token:
+            return None
+        return attempt
 
     def release(self, lease: LeaseRef) -> Sequence[LeaseRef]:
         """Ends the attempt that got this lease. Returns what to release: if the caller names no token, a lease for each

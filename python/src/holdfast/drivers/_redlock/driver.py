@@ -7,6 +7,7 @@ import math
 import random
 import secrets
 import time
+from dataclasses import replace
 from typing import Any, Callable, Optional, Sequence, Union
 
 from ...core.driver import (
@@ -26,7 +27,7 @@ from ...core.driver import (
 )
 from ...errors import ClosedError, HoldfastError, InvalidArgumentError, StoreError, UnsupportedError
 from .._redis.keys import RELEASED_CHANNEL, slot_tag
-from .._redis.records import Proposal
+from .._redis.records import REPAIRS, Proposal
 from .attempts import Attempt, Attempts
 from .broadcast import ReleaseBroadcast, message_of
 from .inspection import inspect_by_quorum
@@ -135,13 +136,23 @@ class RedlockDriver:
 
         def late(node: VotingNode, entry: int, vote: Vote) -> None:
             self._proposals.learn(vote)
-            if isinstance(vote, Grant) and not attempts[entry].may_count(tokens[entry]):
-                # The release may have overtaken it, and nothing else will end this lease.
-                lease = LeaseRef(claims[entry].lock_name, claims[entry].claim_id, tokens[entry])
-                self._nodes.in_background(node, "release", node.place, node.driver.release([lease]))
+            self._give_back(node, [(attempts[entry], tokens[entry])], [vote])
 
         ask: Ask[VotingNode, Vote, Outcome] = Ask(len(attempts), call, decide, late)
         return await self._nodes.ask(ask)
+
+    def _give_back(
+        self, node: VotingNode, proposed: Sequence[tuple[Attempt, int]], votes: Sequence[Union[Vote, Exception]]
+    ) -> None:
+        """Releases the grants that count for nothing. The release of their tokens may have overtaken them, and nothing
+        else will end these leases."""
+        leases = [
+            LeaseRef(attempt.claim.lock_name, attempt.claim.claim_id, token)
+            for (attempt, token), vote in zip(proposed, votes)
+            if isinstance(vote, Grant) and not attempt.may_count(token)
+        ]
+        if leases:
+            self._nodes.in_background(node, "release", node.place, node.driver.release(leases))
 
     def _answer(self, attempt: Attempt, outcome: Outcome, is_last: bool) -> Union[Grant, Refusal, Exception, None]:
         """None: another round."""
@@ -192,6 +203,9 @@ class RedlockDriver:
         refused = [self._too_long(renewal.ttl_ms) for renewal in renewals]
         asked = [renewal for renewal, error in zip(renewals, refused) if error is None]
         quorum, count = self._quorum, len(self._nodes.all)
+        outcomes: list[Union[RenewAnswer, Exception, None]] = [None] * len(asked)
+        # Of each node that lacks some of the leases, before a quorum has renewed them: their places in the list.
+        lacking: dict[VotingNode, list[int]] = {}
 
         async def call(node: VotingNode) -> Sequence[Union[RenewAnswer, Exception]]:
             return await node.driver.renew(asked)
@@ -199,14 +213,47 @@ class RedlockDriver:
         def decide(votes: Votes[RenewAnswer], entry: int) -> Union[RenewAnswer, Exception, None]:
             renewed = votes.answers.count("renewed")
             if renewed >= quorum:
-                return "renewed"
-            if renewed + len(votes.errors) + votes.pending < quorum:
-                return "lost"
-            return quorum_error("renew", quorum, count, votes.errors) if votes.pending == 0 else None
+                outcomes[entry] = "renewed"
+            elif renewed + len(votes.errors) + votes.pending < quorum:
+                outcomes[entry] = "lost"
+            elif votes.pending == 0:
+                outcomes[entry] = quorum_error("renew", quorum, count, votes.errors)
+            return outcomes[entry]
 
-        ask: Ask[VotingNode, RenewAnswer, Union[RenewAnswer, Exception]] = Ask(len(asked), call, decide)
+        def settled(node: VotingNode, answers: Sequence[Union[RenewAnswer, Exception]]) -> None:
+            lost = [at for at, answer in enumerate(answers) if answer == "lost"]
+            if lost:
+                lacking[node] = lost
+            for each, places in lacking.items():
+                self._repair(each, [asked[at] for at in places if outcomes[at] == "renewed"])
+                lacking[each] = [at for at in places if outcomes[at] is None]
+
+        ask: Ask[VotingNode, RenewAnswer, Union[RenewAnswer, Exception]] = Ask(
+            len(asked), call, decide, settled=settled
+        )
         answers = iter(await self._nodes.ask(ask))
         return [next(answers) if error is None else error for error in refused]
+
+    def _repair(self, node: VotingNode, renewals: Sequence[Renewal]) -> None:
+        """Writes leases again on a node that has lost them, because it was restarted or away for longer than their time
+        to live. A quorum has just renewed them. Without this, a lease would be lost when enough nodes have been
+        restarted one after the other, although a quorum was always up."""
+        holding = [(self._attempts.holding(renewal), renewal) for renewal in renewals]
+        known = [(attempt, renewal) for attempt, renewal in holding if attempt is not None]
+        if not known or self._closed:
+            return
+        tokens = [(attempt, renewal.fencing_token) for attempt, renewal in known]
+        proposals = [
+            Proposal(replace(attempt.claim, ttl_ms=renewal.ttl_ms), renewal.fencing_token) for attempt, renewal in known
+        ]
+
+        async def propose() -> Sequence[Union[Vote, Exception]]:
+            votes = await node.propose(proposals, REPAIRS, self._longest_ttl_ms)
+            # As for any vote: if the lease was released meanwhile, this may have come after the release.
+            self._give_back(node, tokens, votes)
+            return votes
+
+        self._nodes.in_background(node, "repair a lease", node.place, propose())
 
     async def release(self, leases: Sequence[LeaseRef]) -> Sequence[Union[bool, Exception]]:
         self._assert_open()

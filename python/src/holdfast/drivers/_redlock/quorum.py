@@ -43,6 +43,8 @@ class Ask(Generic[N, A, O]):
     """None while the entry is undecided. It must decide when no node is pending."""
     late: Optional[Callable[[N, int, A], None]] = None
     """Called with each answer that arrived after its entry was decided, because it may have to be undone."""
+    settled: Optional[Callable[[N, Sequence[Union[A, Exception]]], None]] = None
+    """Called with the answers of each node when they have been counted, also after its timeout."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Nodes(Generic[N]):
     async def ask(self, ask: Ask[N, A, O]) -> list[O]:
         """Calls every node at once and returns when every entry is decided: it waits for a quorum, never for the
         slowest node. The other calls go on in the background."""
-        entries, call, decide, late = ask.entries, ask.call, ask.decide, ask.late
+        entries, call, decide, late, settled = ask.entries, ask.call, ask.decide, ask.late, ask.settled
         if entries == 0:
             return []
         loop = asyncio.get_running_loop()
@@ -126,6 +128,8 @@ class Nodes(Generic[N]):
                     failure = task.exception()
                 if failure is None:
                     count_all(task.result())
+                    if settled is not None:
+                        settled(node, task.result())
                 elif not counted:
                     wrapped = failure if isinstance(failure, HoldfastError) else store_error("answer", failure)
                     count_all([wrapped] * entries)
