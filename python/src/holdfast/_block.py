@@ -204,7 +204,7 @@ class LeaseBlock(Generic[T]):
 
 async def _release_all(leases: Sequence[Lease]) -> None:
     """In one list. A release that failed is repeated in the background."""
-    releasing = [lease.begin_release() for lease in leases]
+    releasing = [lease.begin_dispose() for lease in leases]
     try:
         for future in releasing:
             try:

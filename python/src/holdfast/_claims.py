@@ -48,6 +48,15 @@ class Claims:
         """Holds the lock while a block runs. With a heartbeat by default."""
         return _SingleBlock(self, share, self.request(lock_name, share, True, options))
 
+    def named(self, lock_name: str) -> Optional[Lease]:
+        """The lease that a release or an extension by name means: the innermost of the block that runs here, or outside
+        of any the newest of the instance."""
+        lease = self.reentry.innermost(lock_name)
+        if lease is not None:
+            return lease
+        newest = self.own.get(lock_name)
+        return newest if newest is not None and self.reentry.means(newest) else None
+
     def begin_end(self, lease: HeldLease, why: str) -> asyncio.Future[bool]:
         """Releases a lease on a caller's request, by its name or with all others. Other blocks that run under it lose
         their lock; the calling block and those around it do not."""
@@ -94,7 +103,10 @@ class Claims:
                 raise
             return Acquired(entered)
         result = await self.take(request)
-        return Acquired(result) if isinstance(result, Lease) else not_acquired(request.lock_name, result)
+        if not isinstance(result, Lease):
+            return not_acquired(request.lock_name, result)
+        self.reentry.acquired(result)
+        return Acquired(result)
 
     def lease_ended(self, lease: HeldLease) -> None:
         if self.own.get(lease.lock_name) is lease:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class InnerLease(Lease):
     """Its release ends only itself, and it never shortens the lease for the others."""
 
-    __slots__ = ("_outer", "_on_end", "_ended", "_lost", "_watches", "frame")
+    __slots__ = ("_outer", "_on_end", "_ended", "_lost", "_watches", "_was_last", "frame")
 
     def __init__(self, outer: Lease, on_end: Callable[[InnerLease], Optional[asyncio.Future[bool]]]) -> None:
         """`on_end` is called once. If this was the last use, it releases the lease and returns that answer."""
@@ -27,6 +27,8 @@ class InnerLease(Lease):
         self._ended = False
         self._lost: Optional[LeaseLostError] = None
         self._watches = False
+        self._was_last = False
+        """Its end has released the lease."""
         self.frame: Optional[Frame] = None
         """The block whose lease it entered."""
 
@@ -95,6 +97,7 @@ class InnerLease(Lease):
             self._ended = True
             releasing = self._on_end(self)
             if releasing is not None:
+                self._was_last = True
                 # Not earlier: the release of the last use may find out that the lease was lost.
                 releasing.add_done_callback(lambda _: self._stop_watching())
                 return releasing
@@ -102,6 +105,9 @@ class InnerLease(Lease):
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         future.set_result(held)
         return future
+
+    def pending_release(self) -> Optional[asyncio.Future[bool]]:
+        return self._outer.pending_release() if self._was_last else None
 
     def lose(self, reason: str) -> None:
         """Ends it without a release: the lease itself is about to be released."""

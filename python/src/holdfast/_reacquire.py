@@ -21,8 +21,8 @@ class ExtendingClaims(Claims):
     def __init__(self, instance: Instance, defaults: Optional[LockDefaults] = None) -> None:
         super().__init__(instance, defaults)
         self._uses: WeakKeyDictionary[HeldLease, int] = WeakKeyDictionary()
-        self._claiming: dict[str, set[asyncio.Future[None]]] = {}
-        """The claims in flight. When one of them is granted, the others stop waiting and extend its lease."""
+        self._claiming: dict[str, dict[asyncio.Future[_Use], None]] = {}
+        """The claims in flight. When one of them is granted, the others get a use of its lease and stop waiting."""
 
     def taken(self, lease: HeldLease) -> None:
         super().taken(lease)
@@ -30,65 +30,119 @@ class ExtendingClaims(Claims):
             self._uses[lease] = 1
             for overtaken in self._claiming.get(lease.lock_name, ()):
                 if not overtaken.done():
-                    overtaken.set_result(None)
+                    # In this step: the lease must not end before every claim that it overtakes has a use of it.
+                    overtaken.set_result(self._join(lease))
 
     async def take(self, request: ClaimRequest) -> Union[ClaimResult, Lease]:
         holder = self.instance.holder or await self.instance.open()
         name = request.lock_name
         started_ms = holder.clock.monotonic() * 1_000
+        joined: Optional[_Use] = None
         while True:
-            own = self.own.get(name)
-            if own is not None and await own.lengthen(request.ttl_ms) and own.held:
-                # In the same step as the check: in a later one the last other use may have released the lease.
-                self._uses[own] = self._uses.get(own, 0) + 1
-                if request.heartbeat:
-                    own.start_heartbeat()
-                return self._use_of(own)
+            own = self.own.get(name) if joined is None else joined.lease
+            if own is not None:
+                use = await self._extended(joined or self._join(own), request)
+                if use is not None:
+                    return use
+                joined = None
             # One waiting time in all, however often other claims of this instance come first.
             waited_ms = holder.clock.monotonic() * 1_000 - started_ms
             left_ms = max(0.0, request.wait_ms - waited_ms)
             result = await self._claim(holder, replace(request, wait_ms=left_ms), own)
             if isinstance(result, HeldLease):
                 return self._use_of(result)
-            if result is not None:
+            if isinstance(result, _Use):
+                joined = result
+            elif result is not None:
                 return Refused(result.refusal, result.waited_ms + request.wait_ms - left_ms)
+
+    async def _extended(self, joined: _Use, request: ClaimRequest) -> Optional[InnerLease]:
+        """None: the lease was lost or released meanwhile. The use has then ended."""
+        lease, use = joined.lease, joined.use
+        try:
+            if await lease.lengthen(request.ttl_ms) and use.held:
+                if request.heartbeat:
+                    lease.start_heartbeat()
+                return use
+        except BaseException:
+            joined.leave()
+            raise
+        joined.leave()
+        return None
 
     async def _claim(
         self, holder: Holder, request: ClaimRequest, tried: Optional[HeldLease]
-    ) -> Union[HeldLease, Refused, None]:
-        """None: another claim of this instance was granted meanwhile."""
+    ) -> Union[HeldLease, Refused, _Use, None]:
+        """A use, or None: another claim of this instance was granted meanwhile."""
         name = request.lock_name
-        overtaken: asyncio.Future[None] = holder.loop.create_future()
+        overtaken: asyncio.Future[_Use] = holder.loop.create_future()
         acquiring = holder.begin(request, self.lease_ended)
-        claiming = self._claiming.setdefault(name, set())
-        claiming.add(overtaken)
+        claiming = self._claiming.setdefault(name, {})
+        claiming[overtaken] = None
         try:
             either: set[asyncio.Future[Any]] = {acquiring.future, overtaken}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not acquiring.future.done():
                 acquiring.cancel()
-                return None
+                return overtaken.result()
             result = acquiring.future.result()
             if isinstance(result, HeldLease):
+                # Its own grant was newer: the lease that it has joined has ended.
+                _leave(overtaken)
+                del claiming[overtaken]
                 self.taken(result)
                 return result
-            await acquiring.withdrawn()
+            if not overtaken.done():
+                await acquiring.withdrawn()
+            if overtaken.done():
+                return overtaken.result()
             own = self.own.get(name)
             # A lease that could not be extended a moment ago is no reason to try again.
             return None if own is not None and own is not tried and own.held else result
         except asyncio.CancelledError:
+            _leave(overtaken)
             acquiring.cancel()
             await acquiring.withdrawn()
             raise
+        except BaseException:
+            if overtaken.done():
+                return overtaken.result()
+            raise
         finally:
-            claiming.discard(overtaken)
+            claiming.pop(overtaken, None)
             if not claiming:
                 self._claiming.pop(name, None)
+
+    def _join(self, lease: HeldLease) -> _Use:
+        self._uses[lease] = self._uses.get(lease, 0) + 1
+        return _Use(lease, self._use_of(lease))
 
     def _use_of(self, lease: HeldLease) -> InnerLease:
         def ended(use: InnerLease) -> Optional[asyncio.Future[bool]]:
             left = self._uses.get(lease, 1) - 1
             self._uses[lease] = left
-            return lease.begin_release() if left == 0 else None
+            return lease.begin_dispose() if left == 0 else None
 
         return InnerLease(lease, ended)
+
+
+class _Use:
+    """A use of a lease that its call does not have yet."""
+
+    __slots__ = ("lease", "use")
+
+    def __init__(self, lease: HeldLease, use: InnerLease) -> None:
+        self.lease = lease
+        self.use = use
+
+    def leave(self) -> None:
+        """If it was the last use, the release goes on in the background."""
+        self.use.begin_release().add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+def _leave(overtaken: asyncio.Future[_Use]) -> None:
+    """The claim does not need the use that it was given, or stops waiting for one."""
+    if overtaken.done() and not overtaken.cancelled():
+        overtaken.result().leave()
+    else:
+        overtaken.cancel()

@@ -23,7 +23,7 @@ class Frame:
     frame ended and has to ask the store like any other.
     """
 
-    __slots__ = ("owner", "lease", "share", "outer", "inner", "blocks", "ended")
+    __slots__ = ("owner", "lease", "share", "outer", "inner", "blocks", "ended", "again")
 
     def __init__(self, owner: Reentry, lease: Lease, share: Share, outer: Optional[Frame]) -> None:
         self.owner = owner
@@ -35,6 +35,8 @@ class Frame:
         self.blocks: set[LeaseBlock[Any]] = set()
         """Blocks that have entered this frame's lease again and have not ended."""
         self.ended = False
+        self.again: Optional[Lease] = None
+        """The lease that the block has acquired on this name after its own one had ended."""
 
     def enter(self) -> InnerLease:
         lease = InnerLease(self.lease, self._left)
@@ -147,6 +149,21 @@ class Reentry:
             # The block's own lease may have ended, by release or loss, and the name may have been acquired again.
             return lease if isinstance(lease, InnerLease) or lease.held else None
         return None
+
+    def means(self, lease: HeldLease) -> bool:
+        """Whether the name of a lease means this lease to the running block. If the block began with a lease of its own
+        on that name, which has ended, it means no other one, unless the block has acquired the name again."""
+        if current_frame.get() is None:
+            return True
+        frame = next(self._frames_of(lease.lock_name), None)
+        return frame is None or frame.again is lease
+
+    def acquired(self, lease: Lease) -> None:
+        """The running block has acquired a name."""
+        if current_frame.get() is not None:
+            frame = next(self._frames_of(lease.lock_name), None)
+            if frame is not None:
+                frame.again = beneath(lease)
 
     def _assert_room(self, request: ClaimRequest, share: Share) -> None:
         """Permits are counted: a second claim takes more of them."""

@@ -208,14 +208,15 @@ class DistributedLock(Closable):
     async def release(self, lock_name: str) -> bool:
         """Releases this instance's lease on the name. True if it was still held.
 
-        Inside `lock` it ends the innermost entry. From outside, the block that runs there loses its lock: it is
-        cancelled and raises `LeaseLostError`. A cancellation ends the wait for the answer, never the release itself.
+        Inside `lock` it ends the innermost entry. When that block's own lease has ended, it is false, and never touches
+        the lease of another task. From outside, the block that runs there loses its lock: it is cancelled and raises
+        `LeaseLostError`. A cancellation ends the wait for the answer, never the release itself.
 
         Raises `StoreError` if the store did not answer. The release is then sent again in the background.
         """
         check_lock_name(lock_name)
         self._instance.assert_not_ended()
-        lease = self._claims.reentry.innermost(lock_name) or self._claims.own.get(lock_name)
+        lease = self._claims.named(lock_name)
         if lease is None:
             return False
         if isinstance(lease, HeldLease):
@@ -230,7 +231,7 @@ class DistributedLock(Closable):
         check_lock_name(lock_name)
         ttl_ms_from("additional_seconds", additional_seconds)
         self._instance.assert_not_ended()
-        lease = self._claims.reentry.innermost(lock_name) or self._claims.own.get(lock_name)
+        lease = self._claims.named(lock_name)
         return lease is not None and await lease.extend(additional_seconds)
 
     async def release_all(self) -> None:

@@ -10,6 +10,7 @@ from ..errors import HoldfastError, StoreError
 from .calls import Calls
 from .clock import Clock, Instant
 from .limits import MAX_LIST
+from .store_answers import printed
 
 log = logging.getLogger("holdfast")
 
@@ -148,12 +149,18 @@ class Batch(Generic[Request, Answer]):
         for answer in answers:
             if isinstance(answer, Exception):
                 checked.append(self._calls.as_error(self._what, answer))
-            elif self._is_answer(answer):
+            elif self._is_valid(answer):
                 checked.append(answer)
             else:
-                shown = repr(answer)[:200]
+                shown = printed(answer)
                 checked.append(StoreError(f"the {name} driver returned an invalid answer to {self._what}: {shown}"))
         return checked
+
+    def _is_valid(self, answer: Answer) -> bool:
+        try:
+            return self._is_answer(answer)
+        except Exception:  # A number that no float can hold, for example.
+            return False
 
 
 def _another(error: HoldfastError) -> HoldfastError:

@@ -9,7 +9,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
-from ..errors import ClosedError, OverloadError, StoreError
+from ..errors import ClosedError, InvalidArgumentError, OverloadError, StoreError
 from .claim_ids import Chain, ClaimIds
 from .clock import Clock, Random
 from .deadline import ttl_ms_for
@@ -162,6 +162,10 @@ class Holder:
             self.assert_supports("limit")
         if request.force_up_to is not None:
             self.assert_supports("force")
+        if request.min_hold_ms > self.longest_ttl_ms:
+            longest = f"{self.longest_ttl_ms / 1_000:g}"
+            rule = f"at most {longest}, the longest that the {self.driver_name} driver keeps anything"
+            raise InvalidArgumentError("min_hold_seconds", request.min_hold_ms / 1_000, rule)
         self.assert_room(1)
         acquiring = Acquiring(self, self._context, OwnClaim(self._claim_of(request)), request, on_end)
         self._pending[acquiring.pending] = request

@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, Optional, Sequence, Union
 
 from ..errors import HoldfastError, LeaseLostError, NotHeldError
 from .arguments import ttl_ms_from
@@ -197,6 +197,15 @@ class Lease:
         """Sends the release in this step. A cancellation of the future only ends the wait for the answer."""
         raise NotImplementedError
 
+    def begin_dispose(self) -> asyncio.Future[bool]:
+        """As `begin_release`, at the end of a block: the lock is free after it. If the lease was released inside the
+        block and that was not awaited, this waits for the same answer."""
+        return self.pending_release() or self.begin_release()
+
+    def pending_release(self) -> Optional[asyncio.Future[bool]]:
+        """The answer to a release of this lease that is in flight. None if there is none."""
+        raise NotImplementedError
+
     @property
     def lost(self) -> LostEvent:
         """Is set when the lease is lost: `await lease.lost`, `lease.lost.is_set()`."""
@@ -237,7 +246,7 @@ class Lease:
     async def __aexit__(self, *exc_info: object) -> None:
         """Releases the lease. An error of the release would hide an error of the block that ends."""
         try:
-            await self.release()
+            await self.begin_dispose()
         except HoldfastError:
             pass
 
@@ -267,6 +276,7 @@ class HeldLease(Lease):
         "_stop_watching",
         "_unconfirmed_loss",
         "_chain",
+        "_releasing",
     )
 
     def __init__(
@@ -304,6 +314,8 @@ class HeldLease(Lease):
         self._stop_watching: Optional[Callable[[], None]] = None
         self._unconfirmed_loss: Optional[Exception] = None
         self._chain = shared_chain
+        self._releasing: Optional[list[asyncio.Future[bool]]] = None
+        """Who waits for the answer to the release. None before it was sent, and when it was answered."""
         if watches_loss or self._ends_with_session:
             self._stop_watching = context.store.wake_ups.watch_loss(self.claim.claim_id, self._on_loss_message)
         self._renewer = Renewer(self, sent, answered, grant.ttl_ms, unanswered_ms, heartbeat, max_hold_ms)
@@ -428,6 +440,13 @@ class HeldLease(Lease):
             self._end("released")
             self.own.withdraw(self.context.store, self.ref)
 
+    def pending_release(self) -> Optional[asyncio.Future[bool]]:
+        if self._releasing is None:
+            return None
+        future: asyncio.Future[bool] = self.context.store.loop.create_future()
+        self._releasing.append(future)
+        return future
+
     def _release(self, min_hold_ms: float, how: Union[str, LeaseLostError]) -> asyncio.Future[bool]:
         """Ends the lease in this process at once. The future, which may be cancelled, only waits for the store."""
         context = self.context
@@ -442,6 +461,7 @@ class HeldLease(Lease):
         deadline = self._renewer.deadline.at
         # From here on this process must not rely on the lease, even if the call fails.
         self._end(how)
+        self._releasing = [future]
         if isinstance(how, LeaseLostError):
             self._report_loss(how)
         if delay_ms > 0:
@@ -451,19 +471,18 @@ class HeldLease(Lease):
             def cancelled() -> None:
                 # The program has cancelled all tasks. The lease expires after its TTL.
                 ended.end()
-                future.cancel()
+                for each in self._released():
+                    each.cancel()
 
-            context.store.spawn(self._release_later(delay_ms, deadline, future, ended), cancelled)
+            context.store.spawn(self._release_later(delay_ms, deadline, ended), cancelled)
         else:
             # Not set above: a late answer to the claim's own request must not release what `min_hold_seconds` keeps.
             self.own.abandoned = True
             context.in_flight.begin()
-            context.store.release(self.ref, _Releasing(self, deadline, future))
+            context.store.release(self.ref, _Releasing(self, deadline))
         return future
 
-    async def _release_later(
-        self, delay_ms: float, deadline: Instant, future: asyncio.Future[bool], ended: InFlightOnce
-    ) -> None:
+    async def _release_later(self, delay_ms: float, deadline: Instant, ended: InFlightOnce) -> None:
         """Sets the lease to end after `delay_ms`: the store then ends it even if this process no longer exists. If that
         fails, the lease expires after its TTL."""
         store = self.context.store
@@ -477,13 +496,24 @@ class HeldLease(Lease):
             elif answer == "held":
                 # A store without expiry cannot end the lease itself: this process does it.
                 store.release_later(self.ref, delay_ms)
-            if not future.done():
-                future.set_result(answer != "lost")
+            self.release_answered(answer != "lost")
         except HoldfastError as error:
-            if not future.done():
-                future.set_exception(error)
+            self.release_answered(error)
         finally:
             ended.end()
+
+    def release_answered(self, answer: Union[bool, HoldfastError]) -> None:
+        for future in self._released():
+            if future.done():
+                continue
+            if isinstance(answer, bool):
+                future.set_result(answer)
+            else:
+                future.set_exception(answer)
+
+    def _released(self) -> Sequence[asyncio.Future[bool]]:
+        waiting, self._releasing = self._releasing, None
+        return waiting or ()
 
     def not_in_store(self, deadline: Instant, answered: Instant) -> None:
         """The store answered a release that it no longer had the lease. If the answer came before the lease's own end,
@@ -561,25 +591,22 @@ class HeldLease(Lease):
 class _Releasing:
     """Receives the answer to a release."""
 
-    __slots__ = ("_lease", "_deadline", "_future")
+    __slots__ = ("_lease", "_deadline")
 
-    def __init__(self, lease: HeldLease, deadline: Instant, future: asyncio.Future[bool]) -> None:
+    def __init__(self, lease: HeldLease, deadline: Instant) -> None:
         self._lease = lease
         self._deadline = deadline
-        self._future = future
 
     def answered(self, answer: bool, sent: Instant, now: Instant) -> None:
         if not answer:
             self._lease.not_in_store(self._deadline, now)
-        if not self._future.done():
-            self._future.set_result(answer)
+        self._lease.release_answered(answer)
         self._lease.context.in_flight.end()
 
     def failed(self, error: HoldfastError, sent: Instant) -> None:
         # The outcome is unknown. The lease must not stay until its TTL ends only because one call failed.
         self._lease.context.store.release_until_answered(self._lease.ref)
-        if not self._future.done():
-            self._future.set_exception(error)
+        self._lease.release_answered(error)
         self._lease.context.in_flight.end()
 
     def late(self, answer: bool) -> None:

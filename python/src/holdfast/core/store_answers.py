@@ -52,10 +52,18 @@ def is_rate_answer(answer: RateAnswer) -> bool:
     )
 
 
+def printed(value: object, length: int = 200) -> str:
+    """For an error. Its class may fail to print it, or it is a number with too many digits."""
+    try:
+        return repr(value)[:length]
+    except Exception:
+        return f"a value of type {type(value).__name__} that cannot be printed"[:length]
+
+
 def checked_page(driver_name: str, page: InspectPage) -> InspectPage:
     """Raises `StoreError` if it is no page at all."""
     if not isinstance(page, InspectPage):
-        raise StoreError(f"the {driver_name} driver returned an invalid page: {repr(page)[:200]}")
+        raise StoreError(f"the {driver_name} driver returned an invalid page: {printed(page)}")
     leases = [checked_lease(each) for each in page.leases]
     return InspectPage(leases, [_checked_waiter(each) for each in page.waiters], page.next)
 
@@ -133,7 +141,7 @@ def _nearest_time(value: Any) -> float:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else repr(value)[:255]
+    return value if isinstance(value, str) else printed(value, 255)
 
 
 def _mode(value: Any) -> Mode:
