@@ -10,7 +10,7 @@ from ._block import LeaseBlock
 from ._options import EXCLUSIVE
 from ._result import not_acquired_error
 from .core.arguments import check_lock_name
-from .core.clock import Clock
+from .core.clock import BLOCKED_MS, READING_TURNS, Clock
 from .core.holder import ClaimRequest, Holder, Refused
 from .core.lease import HeldLease, Lease
 from .core.limits import MAX_LOCKS_AT_ONCE
@@ -98,6 +98,9 @@ class _Taking:
         try:
             # Without waiting, each call has its own deadline.
             await asyncio.wait([each.future for each in started], timeout=limit.left_ms / 1_000 or None)
+            for _ in range(READING_TURNS if limit.is_late else 0):
+                # The event loop was blocked, and the answers may have arrived.
+                await asyncio.sleep(0)
         except asyncio.CancelledError:
             for each in started:
                 each.cancel()
@@ -194,6 +197,11 @@ class _Limit:
     @property
     def waited_ms(self) -> float:
         return 0.0 if self.wait_ms == 0 else self._clock.monotonic() * 1_000 - self._started_ms
+
+    @property
+    def is_late(self) -> bool:
+        """The waiting time has passed, and no timer could run then."""
+        return self.waited_ms - self.wait_ms > BLOCKED_MS
 
     @property
     def left_ms(self) -> float:

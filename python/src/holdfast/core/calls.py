@@ -7,7 +7,7 @@ from contextvars import Context
 from typing import Any, Callable, Coroutine, Optional
 
 from ..errors import HoldfastError, StoreError
-from .clock import Clock
+from .clock import BLOCKED_MS, READING_TURNS, Clock
 from .driver import Driver
 from .secrets import message_of, safe_cause
 
@@ -40,6 +40,7 @@ class Calls:
         self._timer: Optional[asyncio.TimerHandle] = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed_with: Optional[HoldfastError] = None
+        self._turns_left = READING_TURNS
 
     def begin(self, what: str, now_ms: float, fail: Callable[[HoldfastError], None]) -> Call:
         call = Call(what, now_ms + self.timeout_ms, fail)
@@ -103,6 +104,13 @@ class Calls:
     def _tick(self) -> None:
         self._timer = None
         now_ms = self._clock.monotonic() * 1_000
+        oldest = next(iter(self._in_flight), None)
+        if oldest is not None and now_ms - oldest.due_ms > BLOCKED_MS and self._turns_left > 0:
+            # The event loop was blocked, and the answer may have arrived.
+            self._turns_left -= 1
+            self._timer = self._clock.call_later(0, self._tick)
+            return
+        self._turns_left = READING_TURNS
         late = []
         for call in self._in_flight:
             if call.due_ms > now_ms:

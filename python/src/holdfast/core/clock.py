@@ -58,6 +58,13 @@ class Clock:
         return loop.call_later(max(0.0, delay_ms) / 1_000, run, context=Context())
 
 
+BLOCKED_MS = 20.0
+"""A timer that is later than this was held up by a blocked event loop."""
+READING_TURNS = 16
+"""What arrived while the event loop was blocked is read in the turn in which its late timers run. Then it passes
+through up to ten callbacks and tasks. So a late timer that gives something up waits for so many turns first."""
+
+
 class Random:
     """The randomness of the operating system."""
 

@@ -6,7 +6,7 @@ import math
 from typing import Callable, Optional, Union
 
 from ..errors import HoldfastError, StoreError
-from .clock import Clock, Instant, Random, backoff_ms
+from .clock import BLOCKED_MS, READING_TURNS, Clock, Instant, Random, backoff_ms
 from .deadline import trusted_until
 from .driver import Claim, Grant, Refusal
 from .lease import LeaseContext, OwnClaim
@@ -64,6 +64,7 @@ class PendingClaim:
         "_failure",
         "_inherited",
         "_unanswered_since_ms",
+        "_turns_left",
     )
 
     def __init__(
@@ -94,6 +95,7 @@ class PendingClaim:
         self._failure: Optional[HoldfastError] = None
         self._inherited: Union[Refusal, HoldfastError, None] = None
         self._unanswered_since_ms: Optional[float] = None
+        self._turns_left = READING_TURNS
 
     @property
     def claim(self) -> Claim:
@@ -112,6 +114,11 @@ class PendingClaim:
     def due(self) -> None:
         now_ms = self._context.clock.monotonic() * 1_000
         if now_ms >= self._wait_until_ms:
+            if now_ms - self._wait_until_ms > BLOCKED_MS and self._turns_left > 0:
+                # The event loop was blocked, and the answer may have arrived.
+                self._turns_left -= 1
+                self._context.scheduler.set(self, now_ms)
+                return
             self._timed_out()
             return
         if now_ms >= self._next_request_ms:
