@@ -271,6 +271,24 @@ async def test_a_block_around_a_term_resigns(candidate: Candidate) -> None:
 # Observing
 
 
+async def test_there_is_no_leader_after_a_block_that_did_not_await_the_resignation(
+    store: MemoryStore, candidate: Candidate
+) -> None:
+    network = FaultyNetwork(memory_driver(store))
+    election, other = candidate("a", driver=network.driver), candidate("b")
+
+    async def slow(forward: Any) -> Any:
+        await asyncio.sleep(0.02)
+        return await forward()
+
+    network.always("release", slow)
+    async with await election.campaign() as term:
+        resigning = asyncio.ensure_future(term.resign())
+        await asyncio.sleep(0)
+    assert await other.leader() is None
+    assert await resigning is True
+
+
 async def test_observers_see_the_leader_and_every_change_also_to_no_leader(candidate: Candidate) -> None:
     a, b = candidate("a"), candidate("b")
     changes = b.observe(every_seconds=0.05)

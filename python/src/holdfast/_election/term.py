@@ -113,9 +113,11 @@ class Term:
     async def __aexit__(self, *exc_info: object) -> None:
         """Resigns. An error of that would hide an error of the block."""
         try:
-            await self.resign()
+            await self._lease.begin_dispose()
         except HoldfastError:
             pass
+        finally:
+            self._on_change()
 
     def __repr__(self) -> str:
         return f"<Term {self.term} of {self.name!r}, {'held' if self.held else 'not held'}>"
