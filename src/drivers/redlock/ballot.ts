@@ -139,8 +139,9 @@ export const mayCount = ({ state, tokens }: Ballot, token: number): boolean =>
 
 /**
  * Whether a late vote for a released token has to be released again. `hasEnded`: what the node answered to the release
- * of that token, if it is known. A node that has ended the lease of a token never grants that token again, because its
- * mark is not below it. So the vote is older than the release.
+ * of that token, if it is known. A node that has ended the lease of a token never votes for that token again, because
+ * its mark is not below it. So the vote is older than the release. A repair ignores the mark: one that arrives after a
+ * release that has ended the lease stays until its time to live ends, on a minority of the nodes.
  */
 export const isOwed = (hasEnded: boolean | undefined): boolean => hasEnded !== true
 

@@ -4,6 +4,7 @@ import type {
   Capabilities,
   Claim,
   Driver,
+  LeaseRecord,
   LeaseRef,
   Refusal,
   RenewAnswer,
@@ -326,6 +327,12 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
     })
   }
 
+  const releaseByQuorum = (leases: readonly LeaseRef[]): Promise<readonly (boolean | Error)[]> =>
+    release(leases, ({ answers, errors }) => {
+      if (answers.length >= quorum) return answers.includes(true)
+      return errors.length > nodes.length - quorum ? quorumError(voters, 'end the lease', errors) : undefined
+    })
+
   return {
     name: 'redlock',
     capabilities: redlockCapabilities,
@@ -376,10 +383,21 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
        */
       async forceRelease(leases, { by }) {
         assertOpen()
-        const answers = await release(leases, ({ answers: given, errors }) => {
-          if (given.length >= quorum) return given.includes(true)
-          return errors.length > nodes.length - quorum ? quorumError(voters, 'end the lease', errors) : undefined
-        })
+        const answers = [...(await releaseByQuorum(leases))]
+        let left = [...answers.keys()].filter((at) => answers[at] === true)
+        // A renewal that comes between the nodes makes its holder repair the lease on those that have ended it. So it
+        // has ended when a quorum answers that there is nothing to end.
+        for (let round = 2; left.length > 0; round += 1) {
+          const again = await releaseByQuorum(left.map((at) => leases[at] as LeaseRecord))
+          left = left.filter((at, index) => {
+            const answer = again[index]
+            if (answer instanceof Error) answers[at] = answer
+            else if (answer === true && round === MAX_FORCED_ROUNDS) {
+              answers[at] = new StoreError('redlock could not end the lease: its holder has renewed it each time')
+            }
+            return answer === true && round < MAX_FORCED_ROUNDS
+          })
+        }
         const ended = leases.filter((_, at) => answers[at] === true)
         const publish = (node: RedlockNode): Promise<unknown> =>
           inTime('publish', timeoutMs, () => publishForced(node, ended, by), node.connection)
@@ -390,6 +408,9 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
     },
   }
 }
+
+/** Releases of one forced release. Each takes a round trip, and a holder renews every few seconds at most. */
+const MAX_FORCED_ROUNDS = 5
 
 const closedError = (): ClosedError => new ClosedError('the redlock driver is closed')
 
