@@ -1,4 +1,5 @@
 import { StoreError } from '../../core/errors.ts'
+import { CALL_TIMEOUT_MS, MAX_UNANSWERED_COMMANDS } from '../../core/limits.ts'
 import { systemClock } from '../../core/time/clock.ts'
 
 type Command = (key: string, args: readonly string[]) => Promise<unknown>
@@ -15,7 +16,7 @@ export interface UnansweredParts {
 /**
  * Bounds what a server that hangs can make a client library keep: it holds every command that is not answered, and the
  * call of the driver that has timed out meanwhile. A server that has answered nothing for `STALLED_MS`, with
- * `MAX_UNANSWERED` commands in flight, gets no more of them until it answers one.
+ * `MAX_UNANSWERED_COMMANDS` commands in flight, gets no more of them until it answers one.
  *
  * The error is an outage, so claims go on waiting and leases are renewed as soon as the server answers.
  */
@@ -34,7 +35,7 @@ export function bounded(command: Command, { place, serverOf, replace }: Unanswer
         server.stalledAtMs = undefined
         replace()
       }
-      if (server.count >= MAX_UNANSWERED) {
+      if (server.count >= MAX_UNANSWERED_COMMANDS) {
         const message = `redis at ${place(key)} has not answered ${server.count} commands for ${STALLED_MS / 1_000} s`
         return Promise.reject(new StoreError(`${message}. Is the server or the network hanging?`))
       }
@@ -73,6 +74,5 @@ function hasStalled(server: Unanswered): boolean {
   return monotonicMs - server.stalledAtMs >= STALLED_MS
 }
 
-export const MAX_UNANSWERED = 256
 /** The default time of a call. */
-const STALLED_MS = 5_000
+const STALLED_MS = CALL_TIMEOUT_MS

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { Redis } from 'ioredis'
 import { createClient } from 'redis'
 import { describe, it } from 'vitest'
-import { MAX_UNANSWERED } from '../../../src/drivers/redis/unanswered.ts'
+import { MAX_UNANSWERED_COMMANDS } from '../../../src/core/limits.ts'
 import { type RedisClient, redisDriver } from '../../../src/drivers/redis.ts'
 import { DistributedLock } from '../../../src/index.ts'
 import { until } from '../../harness/processes.ts'
@@ -46,7 +46,7 @@ describe.concurrent('redis: a server that hangs', () => {
       await Promise.all(asked)
       assert.match(errors.at(-1) ?? '', /has not answered \d+ commands for 5 s/)
       const kept = errors.filter((message) => !/has not answered \d+ commands/.test(message)).length
-      assert.ok(kept < 5_000 / 10 + MAX_UNANSWERED, `${kept} commands were sent`)
+      assert.ok(kept < 5_000 / 10 + MAX_UNANSWERED_COMMANDS, `${kept} commands were sent`)
       server.resume()
       await until(async () => (await lock.acquire('name').catch(() => ({ acquired: false }))).acquired, {
         timeoutMs: 10_000,
