@@ -67,6 +67,19 @@ const failures = [
   [54, 'a migrating slot refuses calls with several keys', 'a renewal needs one key'],
   [55, 'a part of a URL is ignored', 'every part is understood or refused'],
   [56, 'two policies share a rate-limit key', 'each limit keeps its own state'],
+  [57, 'a Cluster client knows only replicas', 'every answer comes after a write, which a replica refuses'],
+  [58, 'one of several uses of a lease ends it', 'the last use releases it, and the others are notified'],
+  [59, 'a Redlock node fails over to a lagging replica', 'it does not vote for the longest TTL from then on'],
+  [60, 'a Redlock node restarts with a wrong clock', 'its uptime decides nothing'],
+  [61, 'Redlock nodes are restarted one after the other', 'a quorum that renews repairs the lease'],
+  [62, 'one node of several hangs', 'the others answer without it'],
+  [63, 'a server is at its memory limit', 'leases are renewed and released'],
+  [64, 'a count that is kept beside its entries drifts', 'an entry that is written over is not counted twice'],
+  [65, 'a failover forgets who listens', 'a waiter that is alive keeps its place'],
+  [66, 'a server that hangs fills the queue of the client', 'unanswered commands are bounded'],
+  [79, 'the result of a once-only job cannot be kept', 'the job counts as run'],
+  [80, 'the event loop is blocked while the answer has arrived', 'the answer counts'],
+  [86, 'a listener throws what cannot be printed', 'a warning, and nothing else changes'],
 ]
 
 /**

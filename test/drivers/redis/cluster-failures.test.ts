@@ -314,7 +314,7 @@ describe('redis cluster: failures', () => {
     await Promise.all([a.close(), b.close()])
   })
 
-  it('if one node fails, only the locks of its slots fail, each with an error', async () => {
+  it('failure 62: if one node fails, only the locks of its slots fail, each with an error', async () => {
     const client = await openIoredis()
     const driver = redisDriver({ client, commandTimeoutSeconds: 2 })
     const names = Array.from({ length: 30 }, (_, index) => `spread ${index}`)

@@ -34,7 +34,7 @@ afterAll(async () => {
 describe('redis: a replica without the newest writes', () => {
   const missing = (lockName: string): Renewal => ({ ...claimOf(lockName), fencingToken: 7 })
 
-  it('does not say that a lease is lost', async () => {
+  it('failure 57: does not say that a lease is lost', async () => {
     await expect(driver.renew([missing('free')])).rejects.toThrow('READONLY')
     await expect(driver.renew([missing('held')])).rejects.toThrow('READONLY')
     const many = Array.from({ length: 20 }, () => missing('free'))
