@@ -314,6 +314,29 @@ describe('redis cluster: failures', () => {
     await Promise.all([a.close(), b.close()])
   })
 
+  it('failure 62: a node that hangs does not delay a process that begins to wait on another one', async () => {
+    const [a, b] = [
+      new DistributedLock({ driver: redisDriver({ client: await openIoredis() }) }),
+      new DistributedLock({ driver: redisDriver({ client: await openIoredis() }) }),
+    ]
+    const down = cluster.nodes[2] as Server
+    const names = Array.from({ length: 30 }, (_, index) => `beside ${index}`)
+    const owners = await Promise.all(names.map((each) => ownerOf(slotOf(`lock:${each}`))))
+    const name = names.find((_, at) => owners[at]?.port !== down.port) as string
+    const held = await a.hold(name, { timeoutSeconds: 60 })
+    await down.pause()
+    const isWaiting = new Promise((resolve) => void b.on('waiting', resolve))
+    const startedMs = performance.now()
+    const waiting = b.hold(name, { timeoutSeconds: 60, blockingTimeoutSeconds: 30 })
+    await isWaiting
+    const tookMs = performance.now() - startedMs
+    down.resume()
+    assert.ok(tookMs < 3_000, `it was queued after ${tookMs} ms`)
+    await held.release()
+    await (await waiting).release()
+    await Promise.all([a.close(), b.close()])
+  })
+
   it('failure 62: if one node fails, only the locks of its slots fail, each with an error', async () => {
     const client = await openIoredis()
     const driver = redisDriver({ client, commandTimeoutSeconds: 2 })
