@@ -25,6 +25,8 @@ export const MAX_INSPECTED = 10_000
 export const MAX_PERMITS = 1_000_000
 /** Requests in one call to a driver. Further requests go into a second call at the same time. */
 export const MAX_LIST = 1_000
+/** Leases that have ended, and whose end the heartbeat thread has not confirmed. Beyond it, no lease moves there. */
+export const MAX_ENDING_LEASES = 10_000
 /** Commands that a Redis server has not answered. One that has stalled gets no more. */
 export const MAX_UNANSWERED_COMMANDS = 256
 /** Limits of one rate limiter: per second, minute, hour and day. */

@@ -1,5 +1,6 @@
 import type { Worker } from 'node:worker_threads'
 import { StoreError, UnsupportedError } from '../errors.ts'
+import { MAX_ENDING_LEASES } from '../limits.ts'
 import { settlesWithin } from '../time/abort.ts'
 import { backoffMs } from '../time/backoff.ts'
 import type { Instant, Timer } from '../time/clock.ts'
@@ -90,7 +91,7 @@ class ThreadHeartbeat implements Heartbeat, HeartbeatThread {
     const { ref, ttlMs } = renewer.lease
     const mayUseWorker = !this.#closed && start.answered.monotonicMs >= this.#restartAtMs
     // A thread that hangs confirms nothing.
-    if (!mayUseWorker || this.#ending.size >= MAX_ENDING) return undefined
+    if (!mayUseWorker || this.#ending.size >= MAX_ENDING_LEASES) return undefined
     // The worker may not have forgotten an earlier lease of this claim, which was handed over and came back.
     if (this.#ending.has(ref.claimId) || !this.#hasWorker()) return undefined
     const slot = this.#slots.allocate(trustedUntil(start.sent, start.grantedMs))
@@ -256,8 +257,6 @@ class ThreadHeartbeat implements Heartbeat, HeartbeatThread {
   }
 }
 
-/** Leases that have ended, and whose end the thread has not confirmed. */
-const MAX_ENDING = 10_000
 /** How long `close` waits for a thread that is still loading its code. Its driver may hang while it opens. */
 const MAX_OPENING_MS = 2_000
 const RESTART = { firstMs: 2_000, maxMs: 60_000 }

@@ -349,7 +349,7 @@ export class HeldLease implements UsedLease, Renewable, Reported {
     const now = this.#context.clock.now()
     if (!this.#heldAt(now)) return Promise.resolve(false)
     const heldMs = this.#heldMs(now)
-    const release: Release = { heldMs, deadline: this.#renewer.deadline, uses }
+    const release: Release = { heldMs, deadline: this.#renewer.deadline, uses, isReported: false }
     const delayMs = Math.ceil(minHoldMs - heldMs)
     // From here on this process must not rely on the lease, even if the call fails.
     this.#end('ended')
@@ -416,6 +416,9 @@ export class HeldLease implements UsedLease, Renewable, Reported {
    * release may have arrived after that end, when the work was already over.
    */
   #wasNotInStore(release: Release, answered: Instant): void {
+    // A confirmation may have found it before the release.
+    if (release.isReported) return
+    release.isReported = true
     if (isPast(release.deadline, answered)) {
       this.#emitReleased(release)
       return
@@ -541,6 +544,8 @@ interface Release {
   readonly deadline: Instant
   /** The uses that ended with the release. */
   readonly uses: readonly LeaseUse[]
+  /** It is reported that the store no longer had it. */
+  isReported: boolean
 }
 
 /** The event comes before the signals: an abort ends work, and a log should say why before that. */

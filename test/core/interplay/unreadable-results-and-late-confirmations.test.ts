@@ -74,3 +74,24 @@ it('a step of the wall clock does not answer a claim before its place is withdra
   await time.run(400)
   expect(answeredAtMs).toBeGreaterThan(5_295)
 })
+
+it('a loss that a confirmation finds before a postponed release is reported once', async () => {
+  const fault: { now: Fault | undefined } = { now: undefined }
+  const { time, lock, other } = setUp(fault, { reacquire: 'extend' })
+  const ends: string[] = []
+  for (const event of ['lost', 'released', 'releaseFailed'] as const) lock.on(event, () => void ends.push(event))
+  const [endOne, endTwo] = [gate(), gate()]
+  const options = { heartbeat: false, timeoutSeconds: 100 }
+  const one = watched(lock.withLock('name', () => endOne.opened, { ...options, minHoldSeconds: 60 }))
+  await time.run(10)
+  watched(lock.withLock('name', () => endTwo.opened, options))
+  await time.run(10)
+  await other.forceRelease('name', { by: 'ada' })
+  fault.now = (method) => (method === 'renew' ? { replyMs: 50 } : undefined)
+  endOne.open()
+  await time.run(1)
+  endTwo.open()
+  await time.run(20_000)
+  expect(one.error).toMatchObject({ code: 'LEASE_LOST' })
+  expect(ends).toEqual(['lost'])
+})
