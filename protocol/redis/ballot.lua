@@ -20,9 +20,11 @@
 -- KEYS[4n+1]             the voter: `sinceMs longestMs runId`. The time since which the server has forgotten nothing,
 --                        by its own clock; the longest time to live that any of its clients uses; and the run_id of
 --                        INFO then
+-- KEYS[4n+2 … 5n+1]      repairs only: the bar of each lock name. See bar.lua
 -- ARGV[1]                the longest time to live that this client uses, in ms. '': the server never forgets anything
 -- ARGV[2]                mostAheadUs: how far ahead of this server's clock a proposed token may be. -1: the entries are
---                        repairs: leases that a quorum of the nodes has, and this one may lack. See leases.lua
+--                        repairs: leases that a quorum of the nodes has, and this one may lack. One that was ended by
+--                        force is answered with `b`. See leases.lua
 -- ARGV[3]                a line for each entry: `id,token`
 -- ARGV[4 …]              ttlMs, tail, permits of each entry, or only of the first one if all are the same
 --                        permits: '' for an exclusive claim, otherwise the permits of a shared one
@@ -33,7 +35,7 @@
 --         [nowMs, answer …]   otherwise, the answers of leases.lua to acquire, and the time of its last one
 
 local call = redis.call
-local n = (#KEYS - 1) / 4
+local n = (#KEYS - 1) / (ARGV[2] == '-1' and 5 or 4)
 local time = call('TIME')
 local nowUs = time[1] * 1000000 + time[2]
 local nowMs = math.floor(nowUs / 1000)
@@ -117,7 +119,12 @@ for _, each in ipairs(left) do
   local rest = '[' .. mode .. ',0,' .. token .. ',false,' .. ARGV[2] .. ']'
   local keys = { KEYS[i], KEYS[n + i], KEYS[2 * n + i], KEYS[3 * n + i] }
   local id = string.sub(entry, 1, -#token - 2)
-  local reply = leases(keys, { 'acquire', '', '', id, ARGV[at], ARGV[at + 1], rest })
-  answers[1], answers[1 + i] = reply[1], reply[2]
+  local bar = mostAheadUs < 0 and tonumber(call('GET', KEYS[4 * n + 1 + i])) or 0
+  if bar >= tonumber(token) then
+    answers[1 + i] = { 'b', bar }
+  else
+    local reply = leases(keys, { 'acquire', '', '', id, ARGV[at], ARGV[at + 1], rest })
+    answers[1], answers[1 + i] = reply[1], reply[2]
+  end
 end
 return answers

@@ -1,3 +1,5 @@
+import { CALL_TIMEOUT_MS } from '../../core/limits.ts'
+import { withTimeout } from '../../core/time/abort.ts'
 import { type Clock, systemClock } from '../../core/time/clock.ts'
 import { isReadOnly } from './errors.ts'
 
@@ -65,6 +67,21 @@ export interface Subscriber {
 }
 
 /**
+ * Ends a connection that is not open in time. A server that hangs accepts connections, and the client libraries wait
+ * for the answers to their first commands without a limit. Without this, each attempt to subscribe would leave one
+ * behind.
+ */
+export async function connected(opening: Promise<unknown>, end: () => void): Promise<void> {
+  const late = (): Error => new Error(`the server did not answer a new connection within ${CALL_TIMEOUT_MS} ms`)
+  try {
+    await withTimeout(systemClock, CALL_TIMEOUT_MS, opening, late)
+  } catch (error) {
+    end()
+    throw error
+  }
+}
+
+/**
  * Behind one address, a master can be demoted and keep its connections open. Every write over them fails as long as the
  * client stays connected, although a new connection would reach the new master. So the client is made to reconnect when
  * a server refuses writes that has run a write command before. A server that never did was a replica from the start.
@@ -101,9 +118,12 @@ export class MasterWatch {
   }
 
   failed(error: unknown): void {
-    if (this.state === 'new' || !isReadOnly(error)) return
-    this.state = 'refuses'
+    if (!isReadOnly(error)) return
     const { monotonicMs } = this.#clock.now()
+    if (this.state !== 'new') this.state = 'refuses'
+    // A client that has written nothing yet may have connected to the old master as well. More often, it was given the
+    // address of a replica.
+    else if (this.#nextTryMs < 0) this.#nextTryMs = monotonicMs + RECONNECT_EVERY_MS
     if (monotonicMs < this.#nextTryMs) return
     this.#nextTryMs = monotonicMs + RECONNECT_EVERY_MS
     this.#reconnect()

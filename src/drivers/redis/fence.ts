@@ -1,4 +1,4 @@
-import { StaleTokenError } from '../../core/errors.ts'
+import { InvalidArgumentError, StaleTokenError } from '../../core/errors.ts'
 import { checkResource, type FencingGuard, type Token, tokenOf } from '../../core/fencing.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
@@ -32,12 +32,13 @@ export interface RedisFenceOptions {
 export interface RedisFence extends FencingGuard {
   /**
    * Runs `SET key value …options`, unless a larger token has been seen for this key. Resolves with the reply of `SET`.
+   * The value is stored byte for byte: a text in UTF-8, or bytes such as a `Buffer`.
    *
    * @throws `StaleTokenError` if a larger token has been seen. Nothing is written.
    * @throws `StoreError` if it is unknown whether the write was made.
-   * @throws `InvalidArgumentError` for an invalid key or token.
+   * @throws `InvalidArgumentError` for an invalid key, value or token.
    */
-  set(key: string, value: string, token: Token, options?: readonly string[]): Promise<unknown>
+  set(key: string, value: string | Uint8Array, token: Token, options?: readonly string[]): Promise<unknown>
   /**
    * Runs a Lua script of yours, unless a larger token has been seen for `resource`. The script sees its own `KEYS` and
    * `ARGV`. On a Cluster, resource and keys must be in one slot. Resolves with the reply of the script.
@@ -77,7 +78,7 @@ export interface GuardedScript {
    */
   readonly resource?: string
   readonly keys: readonly string[]
-  readonly args?: readonly string[]
+  readonly args?: readonly (string | Uint8Array)[]
 }
 
 export type { Token } from '../../core/fencing.ts'
@@ -113,7 +114,9 @@ export function redisFence(options: RedisFenceOptions): RedisFence {
     checkResource(resource)
     const fencingToken = tokenOf(token)
     const what = 'write behind a fence'
-    const call = scriptCall([siblingKey(resource, 'f'), ...keys], [`${fencingToken}`, ...args])
+    const sentKeys = keys.map((key, at) => sendable(`keys[${at}]`, key))
+    const sentArgs = args.map((arg, at) => sendable(`args[${at}]`, arg))
+    const call = scriptCall([siblingKey(resource, 'f'), ...sentKeys], [`${fencingToken}`, ...sentArgs])
     const read = (reply: unknown): unknown => {
       if (Array.isArray(reply) && reply[0] === 'holdfast:stale') {
         throw new StaleTokenError(resource, fencingToken, Number(reply[1]))
@@ -144,3 +147,11 @@ export function redisFence(options: RedisFenceOptions): RedisFence {
 }
 
 const MAX_SCRIPTS = 1_000
+
+/** Nothing is converted: clients do that in different ways, and a lone surrogate would become another character. */
+function sendable(argument: string, value: unknown): string {
+  if (typeof value === 'string' && value.isWellFormed()) return value
+  // Every client sends a Buffer as it is.
+  if (value instanceof Uint8Array) return Buffer.from(value.buffer, value.byteOffset, value.byteLength) as never
+  throw new InvalidArgumentError(argument, value, 'a string without lone surrogates, or bytes')
+}

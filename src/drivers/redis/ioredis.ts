@@ -1,6 +1,7 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
 import { messageOf } from '../../core/foreign-errors.ts'
 import {
+  connected,
   MasterWatch,
   type RedisConnection,
   type RedisNode,
@@ -8,7 +9,7 @@ import {
   type SubscriberEvents,
 } from './connection.ts'
 import { slotCounter, slotOf } from './keys.ts'
-import { bounded } from './unanswered.ts'
+import { bounded, ownClients } from './unanswered.ts'
 
 /** The members of `Redis` (ioredis or iovalkey) that the driver uses. */
 export interface IoredisClient {
@@ -87,15 +88,13 @@ export interface IoredisSockets {
   on(event: string, listener: () => void): unknown
 }
 
-/** Clients that the driver opened itself. Their connections may be replaced. */
-export const ownClients = new WeakSet<object>()
-
 export function ioredisConnection(client: IoredisClient | IoredisCluster, argument: string): RedisConnection {
   const { keyPrefix } = client.options
   if (keyPrefix) {
     const rule = 'a client without keyPrefix. Give the driver a `prefix` instead: all clients of a lock need the same'
     throw new InvalidArgumentError(`${argument}.options.keyPrefix`, keyPrefix, rule)
   }
+  const isOwn = ownClients.has(client)
   const send = (_key: string, args: readonly string[]) => client.call(...(args as CommandArgs))
   let ended = 0
   const session = (): number => ended
@@ -107,7 +106,7 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster, argume
     // By default (`autoResendUnfulfilledCommands`) ioredis then sends unanswered commands again.
     client.on('close', count)
     const place = placeOf(client)
-    const replace = ownClients.has(client) ? () => client.disconnect(true) : undefined
+    const replace = isOwn ? () => client.disconnect(true) : undefined
     return {
       cluster: false,
       place,
@@ -131,13 +130,23 @@ export function ioredisConnection(client: IoredisClient | IoredisCluster, argume
   // A node whose connection has ended is removed, and its unanswered commands are sent to the node that replaces it.
   client.on('-node', count)
   const serverOf = (key: string): string | undefined => client.slots[slotOf(key)]?.[0]
+  // The Cluster client opens another connection when it has asked for the slots again.
+  const disconnect = (id: string): void =>
+    client
+      .nodes('master')
+      .find((node) => idOf(node) === id)
+      ?.disconnect()
   return {
     cluster: true,
     // Evaluated for each error, because the client learns its nodes from the servers.
     get place() {
       return `redis+cluster://${client.nodes('master').map(addressOf).join(',')}`
     },
-    command: bounded(send, { place: (key) => serverOf(key) ?? 'an unknown node', serverOf }),
+    command: bounded(send, {
+      place: (key) => serverOf(key) ?? 'an unknown node',
+      serverOf,
+      replace: isOwn ? disconnect : undefined,
+    }),
     session,
     findMasters,
     nodes,
@@ -260,7 +269,7 @@ async function openSubscriber(client: IoredisClient, events: SubscriberEvents): 
   duplicate.on('message', (channel: string, text: string) => events.message(channel, text))
   duplicate.on('smessage', (channel: string, text: string) => events.message(channel, text))
   duplicate.on('moved', moved)
-  await duplicate.connect()
+  await connected(duplicate.connect(), end)
   return {
     async subscribe(channel, sharded) {
       await (sharded ? duplicate.ssubscribe(channel) : duplicate.subscribe(channel))

@@ -58,7 +58,7 @@ export function checkPrefix(prefix: unknown): asserts prefix is string {
 }
 
 /** Another key of the same slot. No two keys have the same sibling. */
-export function siblingKey(key: string, kind: 'd' | 'o' | 'f' | `r${string}`): string {
+export function siblingKey(key: string, kind: 'd' | 'o' | 'f' | 'b' | `r${string}`): string {
   if (!key.includes('}')) return `holdfast:{${key}}:${kind}`
   // The key has a hash tag, or its closing brace would end ours early. Then the key follows behind the tag.
   return `holdfast:{${hashTag(key) ?? slotTag(slotOf(key))}}:${kind}:${key}`
@@ -76,6 +76,9 @@ export const slotCounter = (slot: number): string => `holdfast:{${slotTag(slot)}
 
 /** The key that says since when a Redlock node has forgotten nothing. */
 export const VOTER = 'holdfast:voter'
+
+/** The key that keeps a node from repairing leases on this name that were ended by force. */
+export const barKey = (prefix: string, lockName: string): string => siblingKey(prefix + lockName, 'b')
 
 /** The channel on which every forced release is published. */
 export const FORCED_CHANNEL = 'holdfast:forced'

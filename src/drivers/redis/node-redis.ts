@@ -1,4 +1,5 @@
 import {
+  connected,
   MasterWatch,
   type RedisConnection,
   type RedisNode,
@@ -6,7 +7,7 @@ import {
   type SubscriberEvents,
 } from './connection.ts'
 import { routingKey, slotCounter, slotOf } from './keys.ts'
-import { bounded } from './unanswered.ts'
+import { bounded, ownClients } from './unanswered.ts'
 
 /** The members of a client from `createClient` (node-redis) that the driver uses. */
 export interface NodeRedisClient {
@@ -50,6 +51,13 @@ interface NodeRedisMaster {
   readonly address: string
 }
 
+/** The members of a client that the driver opened itself, or of a node of it. */
+interface OwnClient {
+  readonly isReady: boolean
+  destroy(): void
+  connect(): Promise<unknown>
+}
+
 interface Duplicate {
   unref?(): void
   subscribe(channel: string, listener: (text: string, channel: string) => void): Promise<void>
@@ -61,13 +69,18 @@ interface Duplicate {
 
 export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster | NodeRedisSentinel): RedisConnection {
   if (isSentinel(client)) return sentinelConnection(client)
+  const isOwn = ownClients.has(client)
   if (!isCluster(client)) {
     const node = nodeOf('0', async () => client)
     const place = placeOf(client)
     return {
       cluster: false,
       place,
-      command: bounded((_key, args) => client.sendCommand([...args]), { place: () => place }),
+      failureBehind,
+      command: bounded((_key, args) => client.sendCommand([...args]), {
+        place: () => place,
+        replace: isOwn ? () => reopen(client) : undefined,
+      }),
       together: (commands) => pipelined(client, commands),
       master: new MasterWatch(() => reconnect(client)),
       nodes: async () => [node],
@@ -78,9 +91,14 @@ export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster |
     nodeOf(master.address, async () => (await client.nodeClient(master)) as NodeRedisClient)
   const serverOf = (key: string): string | undefined => client.slots[slotOf(key)]?.master.address
   const send = (key: string, args: readonly string[]) => client.sendCommand(routingKey(key), false, [...args])
-  const command = bounded(send, { place: (key) => serverOf(key) ?? 'an unknown node', serverOf })
+  const command = bounded(send, {
+    place: (key) => serverOf(key) ?? 'an unknown node',
+    serverOf,
+    replace: isOwn ? (id) => reopen(clientAt(client, id)) : undefined,
+  })
   return {
     cluster: true,
+    failureBehind,
     get place() {
       return `redis+cluster://${client.masters.map(({ address }) => address).join(',')}`
     },
@@ -95,6 +113,12 @@ export function nodeRedisConnection(client: NodeRedisClient | NodeRedisCluster |
     },
   }
 }
+
+/** The error of a command that has waited too long for a connection says nothing. */
+const failureBehind = (error: unknown): unknown =>
+  error instanceof Error && error.message === '' && !('errors' in error) ? UNSENT : error
+
+const UNSENT = new Error('Connection timeout')
 
 /** The result of `multi`, used to send commands over one connection, without a transaction. */
 interface Pipeline {
@@ -122,6 +146,25 @@ function reconnect(client: NodeRedisClient): void {
   if (typeof retry !== 'number' || client.listenerCount('error') === 0) return
   // node-redis has no method to reconnect. After QUIT the server closes the connection, and the client opens another.
   client.sendCommand(['QUIT']).catch(() => {}) // The connection may be closed already, which is what was wanted.
+}
+
+/** Undefined until the first command to the node. */
+function clientAt({ masters }: NodeRedisCluster, id: string): unknown {
+  const node: (NodeRedisMaster & { readonly client?: unknown }) | undefined = masters.find(
+    ({ address }) => address === id,
+  )
+  return node?.client
+}
+
+/**
+ * Its commands in flight fail. None is sent again. A client that is connecting goes on: with `destroy` and `connect` in
+ * between, node-redis would do so twice from then on, and leave connections behind.
+ */
+function reopen(own: unknown): void {
+  const client = own as OwnClient | undefined
+  if (client?.isReady !== true) return
+  client.destroy()
+  client.connect().catch(() => {}) // The `error` event reports it, too.
 }
 
 function placeOf(client: NodeRedisClient): string {
@@ -185,6 +228,7 @@ function sentinelConnection(client: NodeRedisSentinel): RedisConnection {
   return {
     cluster: false,
     place: 'the master that Sentinel names',
+    failureBehind,
     command: bounded((_key, args) => send(args), { place: () => 'the master that Sentinel names' }),
     session(isFresh) {
       if (isFresh) lastId = undefined
@@ -229,7 +273,7 @@ async function openSubscriber(client: NodeRedisClient, events: SubscriberEvents)
   duplicate.on('end', () => closed(new Error('the subscription’s connection was closed')))
   duplicate.on('sharded-channel-moved', () => closed(new Error('the slot moved to another node')))
   const listener = (text: string, channel: string): void => events.message(channel, text)
-  await duplicate.connect()
+  await connected(duplicate.connect(), end)
   return {
     subscribe: (channel, sharded) =>
       sharded ? duplicate.sSubscribe(channel, listener) : duplicate.subscribe(channel, listener),

@@ -3,14 +3,7 @@ import { clearTimeout, setTimeout } from '../../core/time/native-time.ts'
 import { connectionTrouble } from '../shared/connection-trouble.ts'
 import { importIfThere } from '../shared/optional-client.ts'
 import type { HostPort } from '../shared/url.ts'
-import {
-  handleAsking,
-  type IoredisClient,
-  type IoredisCluster,
-  type IoredisSockets,
-  ownClients,
-  unrefIoredis,
-} from './ioredis.ts'
+import { handleAsking, type IoredisClient, type IoredisCluster, type IoredisSockets, unrefIoredis } from './ioredis.ts'
 import {
   CONNECT_MS,
   FIRST_RETRY_MS,
@@ -24,6 +17,7 @@ import {
   watchForPlain,
   wrongDatabase,
 } from './open-checks.ts'
+import { ownClients } from './unanswered.ts'
 import type { RedisTarget } from './url.ts'
 
 /** The members of the module that are used. */

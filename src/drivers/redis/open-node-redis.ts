@@ -16,6 +16,7 @@ import {
   watchForPlain,
   wrongDatabase,
 } from './open-checks.ts'
+import { ownClients } from './unanswered.ts'
 import type { RedisTarget } from './url.ts'
 
 interface NodeRedisModule {
@@ -66,6 +67,7 @@ export async function openNodeRedis(
         database,
         disableOfflineQueue: true,
       })
+  ownClients.add(client)
   let last: Error | undefined
   client.on('error', (error) => {
     last = error

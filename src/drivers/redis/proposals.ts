@@ -1,12 +1,12 @@
-import type { AcquireAnswer, Claim } from '../../core/driver.ts'
+import type { AcquireAnswer, Claim, LeaseRef } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import { MAX_TIME_MS } from '../../core/lock-info.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
 import type { RedisConnection } from './connection.ts'
 import { entryOf, readAcquire, type TokenRefusal, tailOf, termsOfAll, ttlText, unexpectedReply } from './format.ts'
-import { keysOf, slotCounter, slotOf, VOTER } from './keys.ts'
+import { barKey, keysOf, slotCounter, slotOf, VOTER } from './keys.ts'
 import { type SharedList, sharedRun } from './lists.ts'
-import { leasesScript, protocolScript, runScript, type ScriptCall, scriptCall } from './scripts.ts'
+import { leasesScript, protocolScript, runScript, type ScriptCall, type ScriptRun, scriptCall } from './scripts.ts'
 
 /** A claim with the token that its client proposes (Redlock). */
 export interface ProposedClaim {
@@ -24,7 +24,7 @@ export interface ProposalTerms {
 
 /**
  * The proposals are leases that a quorum of the nodes has, for a node that lacks them. The node grants them also below
- * its mark, unless it has a lease of another claim, or is silent.
+ * its mark, unless it has a lease of another claim, is silent, or the lease was ended by force.
  */
 export const REPAIRS = -1
 
@@ -56,7 +56,12 @@ export function ballotCall(
     entryOf({ lockName, claimId, fencingToken: token }),
   )
   return scriptCall(
-    [...claims.map(({ lockName }) => slotCounter(slotOf(prefix + lockName))), ...keysOf(prefix, claims), VOTER],
+    [
+      ...claims.map(({ lockName }) => slotCounter(slotOf(prefix + lockName))),
+      ...keysOf(prefix, claims),
+      VOTER,
+      ...(maxAheadUs === REPAIRS ? claims.map(({ lockName }) => barKey(prefix, lockName)) : []),
+    ],
     [
       longestTtlMs === undefined ? '' : `${longestTtlMs}`,
       `${maxAheadUs}`,
@@ -96,6 +101,15 @@ function readBallot(claims: readonly ProposedClaim[], reply: unknown): readonly 
   if (reply.length !== 1 + claims.length) throw unexpectedReply('acquire', reply)
   return claims.map(({ claim }, index) => readAcquire(claim, nowMs, reply[1 + index]))
 }
+
+/** Keeps leases from being repaired on a node, before they are ended there by force. */
+export function barRun(prefix: string, leases: readonly LeaseRef[], keptMs: number): ScriptRun<unknown> {
+  const keys = leases.map(({ lockName }) => barKey(prefix, lockName))
+  const call = scriptCall(keys, [`${keptMs}`, ...leases.map(({ fencingToken = 0 }) => `${fencingToken}`)])
+  return { what: 'end leases by force', script: barScript(), call, read: (reply) => reply }
+}
+
+const barScript = protocolScript(() => readProtocol('redis/bar.lua'))
 
 const ballotScript = protocolScript(() => {
   // Not read a second time: a bundle would have its text twice.

@@ -1,4 +1,4 @@
-import type { Claim, LeaseRef } from '../../core/driver.ts'
+import type { Claim, LeaseRecord, LeaseRef } from '../../core/driver.ts'
 import { type Ballot, begin } from './ballot.ts'
 
 /** One attempt to get a claim granted, in one or more rounds of voting. */
@@ -59,6 +59,8 @@ type Mutable<T> = { -readonly [Key in keyof T]: T[Key] }
 export class Attempts {
   /** The newest of each claim. One that has ended stays, in case the claim asks again or is withdrawn. */
   readonly #newest = new Map<string, Attempt>()
+  /** The leases that are being adopted. A release takes its lease out. */
+  readonly #adopting = new Set<string>()
 
   /** `begun`: the attempts of the same call. A claim that is in its list twice has one attempt. */
   begin(claim: Claim, begun: ReadonlyMap<Attempt, unknown>): Attempt {
@@ -80,6 +82,10 @@ export class Attempts {
   end(attempt: Attempt, state: 'granted' | 'over'): void {
     if (attempt.state !== 'open') return
     attempt.state = state
+    this.#forgetOldest()
+  }
+
+  #forgetOldest(): void {
     if (this.#newest.size <= MAX_REMEMBERED) return
     for (const [key, { state }] of this.#newest) {
       if (state === 'open') continue
@@ -95,12 +101,44 @@ export class Attempts {
   }
 
   /**
+   * Reads the claims of leases that this driver did not get, or whose attempts were forgotten, so that it knows them as
+   * if it had got them. A lease that is released meanwhile stays unknown.
+   */
+  async adopt(
+    leases: readonly Required<LeaseRef>[],
+    read: (lockNames: readonly string[]) => Promise<readonly LeaseRecord[]>,
+  ): Promise<void> {
+    const unread = leases.filter((lease) => !this.#newest.has(keyOf(lease)) && !this.#adopting.has(keyOf(lease)))
+    if (unread.length === 0) return
+    for (const lease of unread) this.#adopting.add(keyOf(lease))
+    try {
+      const records = await read([...new Set(unread.map(({ lockName }) => lockName))])
+      const found = new Map(records.map((record) => [keyOf(record), record]))
+      for (const lease of unread) {
+        const record = found.get(keyOf(lease))
+        if (record?.fencingToken === lease.fencingToken) this.#adopted(record)
+      }
+    } finally {
+      for (const lease of unread) this.#adopting.delete(keyOf(lease))
+    }
+  }
+
+  #adopted(record: LeaseRecord): void {
+    const key = keyOf(record)
+    if (!this.#adopting.has(key) || this.#newest.has(key)) return
+    const ballot = { tokens: [record.fencingToken], state: 'granted', isRepeat: false, mark: 0 } as const
+    this.#newest.set(key, newAttempt(ballot, claimOf(record)))
+    this.#forgetOldest()
+  }
+
+  /**
    * Ends the attempt that got this lease. Adds to the list what to release, and returns how many leases that are. If
    * the caller names no token, it is a lease for each token of the attempt.
    */
   release(lease: LeaseRef, list: ReleaseList): number {
     const key = keyOf(lease)
     const { fencingToken } = lease
+    this.#adopting.delete(key)
     const attempt = this.#newest.get(key)
     if (attempt === undefined || (fencingToken !== undefined && fencingToken !== attempt.tokens.at(-1))) {
       list.leases.push(lease)
@@ -123,6 +161,18 @@ const newAttempt = ({ tokens, state, isRepeat, mark }: Ballot, claim: Claim): At
   mark,
   claim,
   ending: undefined,
+})
+
+/** Its time to live is that of each renewal. */
+const claimOf = ({ lockName, claimId, holderId, mode, permits, metadata }: LeaseRecord): Claim => ({
+  lockName,
+  claimId,
+  holderId,
+  mode,
+  permits,
+  ttlMs: 0,
+  waiterTtlMs: 0,
+  ...(metadata !== undefined && { metadata }),
 })
 
 /** Always with their tokens: a release that arrives late must not end the lease of a later round. */

@@ -110,7 +110,9 @@ export function decide(
   }
   // If this claim got some of the votes, only a quorum of refusals makes another claim the holder.
   const enough = grants > 0 ? quorum : nodes - quorum + 1
-  return { proposer, outcome: { kind: 'refused', ...holderIn(refusals, enough) } }
+  const holder = holderIn(refusals, enough)
+  const askAgainMs = holder ? endsInMs(refusals) : againMs(refusals, errors.length, nodes - quorum + 1)
+  return { proposer, outcome: { kind: 'refused', holder, askAgainMs } }
 }
 
 /** What follows from the outcome of a round. `release`: the tokens to release on every node. */
@@ -218,13 +220,30 @@ function clockOf(vote: Vote): number {
 }
 
 /** The holder, if at least `enough` nodes name the same. In a split vote there is none. */
-function holderIn(refusals: readonly Refusal[], enough: number) {
+function holderIn(refusals: readonly Refusal[], enough: number): LeaseRecord | undefined {
   const holders = refusals.flatMap(({ holder }) => (holder === undefined ? [] : [holder]))
   const counts = new Map<string, number>()
   for (const { claimId } of holders) counts.set(claimId, (counts.get(claimId) ?? 0) + 1)
   const named = holders.find(({ claimId }) => (counts.get(claimId) as number) >= enough)
-  const askAgainMs = Math.min(...refusals.map((refusal) => refusal.askAgainMs ?? LATER_MS), LATER_MS)
-  return { holder: named && agreedRecord(named), askAgainMs }
+  return named && agreedRecord(named)
+}
+
+/** When a waiter asks again if no message says before that the holder has released the lock. */
+const endsInMs = (refusals: readonly Refusal[]): number =>
+  Math.min(...refusals.map(({ askAgainMs = LATER_MS }) => askAgainMs), LATER_MS)
+
+/**
+ * When a quorum may be free after a split vote, if `enough` nodes are too many to do without. A vote for another claim
+ * may last as long again as it has lasted, at most until it ends. So rivals ask again at once, but a vote that
+ * nothing releases, because its claim is dead, costs each waiter one request a second.
+ */
+function againMs(refusals: readonly Refusal[], failed: number, enough: number): number {
+  const standMs = refusals.map(({ holder, answeredAtMs = 0, askAgainMs = LATER_MS }) => {
+    const stoodMs = holder === undefined ? 0 : Math.max(answeredAtMs - holder.acquiredAtMs, 0)
+    return Math.min(stoodMs, askAgainMs, LATER_MS)
+  })
+  const failedMs = Array.from({ length: failed }, () => LATER_MS)
+  return [...failedMs, ...standMs].toSorted((x, y) => y - x)[enough - 1] ?? 0
 }
 
 /**
@@ -242,7 +261,7 @@ export function agreedRecord(record: LeaseRecord): LeaseRecord {
   return { ...record, acquiredAtMs: beganMs, ...ends }
 }
 
-/** When a waiter asks again if the end of the lease is unknown. */
+/** The longest pause of a waiter before it asks again. */
 const LATER_MS = 1_000
 /** After a proposal was outbid, the next one is above the mark. Only a third client can outbid that again. */
 export const MAX_ROUNDS = 4

@@ -234,21 +234,24 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
   function refusalOf(claim: Claim, outcome: Outcome): Refusal {
     // Each rival in a split vote asks again at a different moment, so that they do not split the next vote, too.
     const jitterMs = RETRY_MS.least + random.fraction() * (RETRY_MS.most - RETRY_MS.least)
-    const holder = outcome.kind === 'refused' && outcome.holder
-    const endsInMs = outcome.kind === 'refused' && holder ? outcome.askAgainMs : undefined
+    const { holder, askAgainMs } = outcome.kind === 'refused' ? outcome : { holder: undefined, askAgainMs: 0 }
     const refusal: Refusal = { granted: false, ...(holder && { holder }) }
-    return claim.waiterTtlMs === 0 ? refusal : { ...refusal, askAgainMs: (endsInMs ?? 0) + jitterMs }
+    return claim.waiterTtlMs === 0 ? refusal : { ...refusal, askAgainMs: askAgainMs + jitterMs }
   }
 
   function renew(renewals: readonly Renewal[]): Promise<readonly (RenewAnswer | Error)[]> {
     /** Of each node that lacks some of the leases, before a quorum has renewed them: their places in the list. */
     const lacking = new Map<number, number[]>()
+    const answered: (readonly (RenewAnswer | Error)[] | undefined)[] = []
+    const { monotonicMs } = clock.now()
     const outcomes: (RenewAnswer | Error | undefined)[] = []
     const repairRenewed = (): void => {
       for (const [at, entries] of lacking) {
         const renewed = entries.filter((entry) => outcomes[entry] === 'renewed')
+        const from = answered.findIndex((answers) => answers?.[renewed[0] as number] === 'renewed')
         repair(
           at,
+          from,
           renewed.map((entry) => renewals[entry] as Renewal),
         )
         lacking.set(
@@ -261,7 +264,9 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
       entries: renewals.length,
       call: (node) => node.renew(renewals),
       settled(at, answers) {
-        if (answers instanceof Error) return answers
+        // Long after the call, the leases may have been released, perhaps by another driver. The next renewal repairs.
+        if (answers instanceof Error || clock.now().monotonicMs - monotonicMs > timeoutMs) return answers
+        answered[at] = answers
         const lost = [...answers.keys()].filter((entry) => answers[entry] === 'lost')
         if (lost.length > 0) lacking.set(at, lost)
         // When these answers have been counted.
@@ -282,8 +287,23 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
    * Writes leases again on a node that has lost them, because it was restarted or away for longer than their time to
    * live. A quorum has just renewed them. Without this, a lease would be lost when enough nodes have been restarted one
    * after the other, although a quorum was always up.
+   *
+   * `from`: the place of a node that has them. What this driver did not get itself is read there: it may renew for
+   * another one, as in a heartbeat thread.
    */
-  function repair(at: number, renewals: readonly Renewal[]): void {
+  function repair(at: number, from: number, renewals: readonly Renewal[]): void {
+    proposeAgain(at, renewals)
+    const source = nodes[from]
+    const unknown = renewals.filter((renewal) => attempts.holding(renewal) === undefined)
+    if (source === undefined || unknown.length === 0) return
+    const read = async (lockNames: readonly string[]) => (await source.inspectNames(lockNames)).leases
+    attempts.adopt(unknown, read).then(
+      () => proposeAgain(at, unknown),
+      (error: unknown) => nodeFailed(source, 'read a lease', error),
+    )
+  }
+
+  function proposeAgain(at: number, renewals: readonly Renewal[]): void {
     const known = renewals.flatMap((renewal) => {
       const attempt = attempts.holding(renewal)
       return attempt === undefined ? [] : [{ attempt, ttlMs: renewal.ttlMs, token: renewal.fencingToken }]
@@ -308,14 +328,18 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
     )
   }
 
-  /** Releases on every node, and tells waiters. Resolves when every lease is decided. */
+  /**
+   * Releases on every node, and tells waiters. Resolves when every lease is decided. `barMs`: for how long no node may
+   * repair the leases.
+   */
   function release(
     leases: readonly LeaseRef[],
     decide: (votes: Votes<boolean>) => boolean | Error | undefined,
+    barMs?: number,
   ): Promise<readonly (boolean | Error)[]> {
     const list = newReleaseList()
     const counts = leases.map((lease) => attempts.release(lease, list))
-    const published = publishedRelease(list.leases, random.id(), unpublished)
+    const published = publishedRelease(list.leases, random.id(), unpublished, barMs)
     return askNodes<boolean, boolean | Error>(voters, {
       entries: leases.length,
       call: (node) => node.releaseAndPublish(published),
@@ -327,11 +351,14 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
     })
   }
 
-  const releaseByQuorum = (leases: readonly LeaseRef[]): Promise<readonly (boolean | Error)[]> =>
-    release(leases, ({ answers, errors }) => {
+  const releaseByForce = (leases: readonly LeaseRecord[]): Promise<readonly (boolean | Error)[]> => {
+    const decide = ({ answers, errors }: Votes<boolean>): boolean | Error | undefined => {
       if (answers.length >= quorum) return answers.includes(true)
       return errors.length > nodes.length - quorum ? quorumError(voters, 'end the lease', errors) : undefined
-    })
+    }
+    // Its holder learns with its next renewal that it has ended, and repairs it no more.
+    return release(leases, decide, longestTtlMs ?? HOUR_US / 1_000)
+  }
 
   return {
     name: 'redlock',
@@ -379,25 +406,12 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
       /**
        * Each node compares claim and token, as in any release. A lease that a quorum of the nodes does not have any
        * more has ended, even if the other nodes are away and still have it: its holder needs a quorum for every
-       * renewal.
+       * renewal. A renewal that comes between the nodes makes its holder repair the lease on those that have ended it,
+       * so each of them refuses that first.
        */
       async forceRelease(leases, { by }) {
         assertOpen()
-        const answers = [...(await releaseByQuorum(leases))]
-        let left = [...answers.keys()].filter((at) => answers[at] === true)
-        // A renewal that comes between the nodes makes its holder repair the lease on those that have ended it. So it
-        // has ended when a quorum answers that there is nothing to end.
-        for (let round = 2; left.length > 0; round += 1) {
-          const again = await releaseByQuorum(left.map((at) => leases[at] as LeaseRecord))
-          left = left.filter((at, index) => {
-            const answer = again[index]
-            if (answer instanceof Error) answers[at] = answer
-            else if (answer === true && round === MAX_FORCED_ROUNDS) {
-              answers[at] = new StoreError('redlock could not end the lease: its holder has renewed it each time')
-            }
-            return answer === true && round < MAX_FORCED_ROUNDS
-          })
-        }
+        const answers = await releaseByForce(leases)
         const ended = leases.filter((_, at) => answers[at] === true)
         const publish = (node: RedlockNode): Promise<unknown> =>
           inTime('publish', timeoutMs, () => publishForced(node, ended, by), node.connection)
@@ -408,9 +422,6 @@ export function redlockDriverOn(parts: RedlockParts): Driver {
     },
   }
 }
-
-/** Releases of one forced release. Each takes a round trip, and a holder renews every few seconds at most. */
-const MAX_FORCED_ROUNDS = 5
 
 const closedError = (): ClosedError => new ClosedError('the redlock driver is closed')
 

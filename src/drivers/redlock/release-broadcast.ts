@@ -6,6 +6,7 @@ import { type RedlockNode, releaseRun } from '../redis/driver.ts'
 import { inTime, storeErrorFrom, unlessForbidden } from '../redis/errors.ts'
 import { FORCED_CHANNEL } from '../redis/keys.ts'
 import { type SharedList, sharedRun } from '../redis/lists.ts'
+import { barRun } from '../redis/proposals.ts'
 import { runScript } from '../redis/scripts.ts'
 import { tellForced } from '../redis/subscription.ts'
 import { askNodes, type Quorum, quorumError } from './quorum.ts'
@@ -162,17 +163,25 @@ export class ReleaseBroadcast {
 
 /**
  * A release with its messages. `id` is new with each call: a repeated release wakes waiters again. `unpublished` is
- * called for each node that refuses to publish.
+ * called for each node that refuses to publish. `barMs`: for how long no node may repair the leases.
  */
 export function publishedRelease(
   requests: readonly LeaseRef[],
   id: string,
   unpublished: (connection: RedisConnection) => void,
+  barMs: number | undefined,
 ): SharedList<LeaseRef, boolean> {
   const runOf = sharedRun(requests, (prefix, leases) =>
     releaseRun(prefix, undefined, leases, { channel: CHANNEL, text: messagesOf(leases, id) }, unpublished),
   )
-  return { requests, send: ({ connection, prefix }, leases) => runScript(connection, runOf(prefix, leases)) }
+  return {
+    requests,
+    send({ connection, prefix }, leases) {
+      const release = () => runScript(connection, runOf(prefix, leases))
+      if (barMs === undefined) return release()
+      return runScript(connection, barRun(prefix, leases, barMs)).then(release)
+    },
+  }
 }
 
 /** Publishes on one node that these leases were ended. Call it after that: a holder that asks earlier has its lease. */

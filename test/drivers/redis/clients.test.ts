@@ -281,6 +281,33 @@ describe('redis: clients', () => {
     for (const token of [0, 1.5, Number.NaN]) await assert.rejects(fence.set('text', 'y', token), { argument: 'token' })
   })
 
+  it.each([
+    ['ioredis', () => client()],
+    ['redis', () => nodeClient(2)],
+  ])(
+    'failure 84: the guard stores a value byte for byte, and refuses what is neither text nor bytes: %s',
+    async (_, open) => {
+      const fence = redisFence({ client: await open() })
+      const control = client()
+      const texts = ['pay\u00e9 \u20ac \u{1f600}', '', '\r\n$5\r\n', '\0']
+      const keys = texts.map((_, at) => `bytes:${at}:${Math.random()}`)
+      // At the same time: a wrong length would make the rest of one value the next command.
+      await Promise.all(texts.map((text, at) => fence.set(keys[at] ?? '', text, 1)))
+      assert.deepEqual(await control.mget(keys), texts)
+      for (const bytes of [Buffer.from('paid'), new Uint8Array([255, 0, 13, 10]).subarray(1)]) {
+        assert.equal(await fence.set('bytes', bytes, 1), 'OK')
+        assert.deepEqual(await control.getBuffer('bytes'), Buffer.from(bytes))
+      }
+      const others: unknown[] = [7, true, null, undefined, { a: 1 }, ['x'], '\ud800']
+      for (const value of others) {
+        await assert.rejects(fence.set('other', value as string, 1), { code: 'INVALID_ARGUMENT' }, String(value))
+      }
+      await assert.rejects(fence.set('other', 'x', 1, ['EX', 60 as never]), { code: 'INVALID_ARGUMENT' })
+      await assert.rejects(fence.run('return 1', { token: 1, keys: [7 as never] }), { code: 'INVALID_ARGUMENT' })
+      assert.equal(await control.exists('other'), 0)
+    },
+  )
+
   for (const reply of [[0, 1], [1_763_266_293_000, 0], [1_763_266_293_000, 2 ** 60], [1_763_266_293_000], 'OK', null]) {
     it(`the impossible reply ${JSON.stringify(reply)} grants nothing and is a StoreError`, async () => {
       const through = client()

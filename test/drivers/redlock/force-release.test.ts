@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, it } from 'vitest'
 import type { Driver, LeaseRecord } from '../../../src/core/driver.ts'
 import { until } from '../../harness/processes.ts'
-import type { FaultProxy } from '../../harness/proxy.ts'
+import { type FaultProxy, startProxy } from '../../harness/proxy.ts'
 import { all, claim, granted, nodesOn, proxies, redlock, untilFree, untilTokens } from '../../harness/redlock-nodes.ts'
 import type { Server } from '../../harness/servers.ts'
 
@@ -65,11 +66,44 @@ describe('redlock: forced releases', () => {
     const ended = operator.extensions?.forceRelease?.([lease], BY)
     await untilTokens(all.slice(0, 3), held, [undefined, fencingToken, fencingToken])
     assert.deepEqual(await holder.renew([renewal]), ['renewed'])
-    await untilTokens(all.slice(0, 3), held, [fencingToken, fencingToken, fencingToken])
+    await sleep(100) // for the repair, which the first node refuses
     second.release('toServer')
     assert.deepEqual(await ended, [true])
     assert.deepEqual(await holder.renew([renewal]), ['lost'])
     third.release('toServer')
+  })
+
+  it('a repair that arrives after a forced release, while a node is away, does not undo it', async () => {
+    const servers = all.slice(0, 3)
+    const holder = redlock({ nodes: nodesOn(proxies.slice(0, 3)), nodeTimeoutSeconds: 20 })
+    const [second, third] = await Promise.all(servers.slice(1).map(({ port }) => startProxy(port)))
+    try {
+      const operator = redlock({ nodes: nodesOn([servers[0], second, third] as FaultProxy[]), nodeTimeoutSeconds: 20 })
+      await granted(operator, claim())
+      const held = claim()
+      const { fencingToken } = await granted(holder, held)
+      const renewal = { ...held, fencingToken, ttlMs: 60_000 }
+      const lease = await leaseOn(operator, held.lockName)
+      assert.deepEqual(await holder.renew([renewal]), ['renewed'])
+      third?.blackHole()
+      second?.hold('toServer')
+      const ended = operator.extensions?.forceRelease?.([lease], BY)
+      await untilTokens(servers, held, [undefined, fencingToken, fencingToken])
+      const [toFirst, toSecond] = proxies as [FaultProxy, FaultProxy]
+      toSecond.hold('toClient')
+      const renewed = holder.renew([renewal])
+      await sleep(100) // until the first node has answered that the lease is lost
+      toFirst.hold('toServer')
+      toSecond.release('toClient')
+      assert.deepEqual(await renewed, ['renewed'])
+      second?.release('toServer')
+      assert.deepEqual(await ended, [true])
+      toFirst.release('toServer')
+      await sleep(100) // for the repair
+      assert.deepEqual(await holder.renew([renewal]), ['lost'])
+    } finally {
+      await Promise.all([second?.close(), third?.close()])
+    }
   })
 
   it('rule 7: renewals that cross a forced release never bring the lease back', async () => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { beforeEach, describe, it } from 'vitest'
-import type { Driver } from '../../../src/core/driver.ts'
+import type { Claim, Driver, Renewal } from '../../../src/core/driver.ts'
 import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { shiftedClock } from '../../harness/clock-shim.ts'
 import { until } from '../../harness/processes.ts'
@@ -22,6 +22,7 @@ import {
 import { type Server, startRedis } from '../../harness/servers.ts'
 
 const TTL_MS = 1_000
+const LONG_MS = 4_000
 
 /** A node that may have forgotten leases must not vote until the longest of them would have ended. */
 describe('redlock: voters', () => {
@@ -162,9 +163,9 @@ describe('redlock: voters', () => {
   }
 
   it('failure 61: a lease that a quorum renews is written again where it is missing', async () => {
-    const driver = onThree()
-    await untilVoting(driver, servers())
-    const { held, grant } = await grantOnTwo(driver)
+    const driver = onThree({ longestTtlSeconds: LONG_MS / 1_000 })
+    await untilVoting(driver, servers(), LONG_MS)
+    const { held, grant } = await grantOnTwo(driver, LONG_MS)
     const lease = { ...held, fencingToken: grant.fencingToken }
     await untilTokens(servers(), held, [grant.fencingToken, grant.fencingToken, undefined])
     assert.deepEqual(await driver.renew([lease]), ['renewed'])
@@ -204,6 +205,60 @@ describe('redlock: voters', () => {
     await driver.release([lease])
   })
 
+  it('failure 61: a lease is repaired by a driver that did not get it, as in a heartbeat thread', async () => {
+    const options = { longestTtlSeconds: LONG_MS / 1_000 }
+    const driver = onThree(options)
+    await untilVoting(driver, servers(), LONG_MS)
+    const writer = claim({ ttlMs: LONG_MS })
+    const reader = claim({ ttlMs: LONG_MS, mode: 'shared', metadata: { for: 'readers' } })
+    const leases: Renewal[] = []
+    for (const { lockName, claimId, ...held } of [writer, reader]) {
+      const { fencingToken } = await granted(driver, { lockName, claimId, ...held })
+      leases.push({ lockName, claimId, fencingToken, ttlMs: LONG_MS })
+    }
+    const kept = (): Promise<unknown[]> => Promise.all(servers().map((server) => textsOn(server, writer, reader)))
+    const before = await kept()
+    await forgetLeases(servers()[2] as Server, [writer, reader])
+    const renewing = onThree(options)
+    assert.deepEqual(await renewing.renew(leases), ['renewed', 'renewed'])
+    await until(async () => !(await textsOn(servers()[2] as Server, writer, reader)).includes(null), {
+      timeoutMs: LONG_MS,
+      failure: () => 'the leases were not written again',
+    })
+    assert.deepEqual(await kept(), before)
+    // A release that overtakes the repair leaves nothing behind.
+    await forgetLeases(servers()[2] as Server, [writer, reader])
+    const releasing = onThree(options)
+    await releasing.inspect({ lockName: writer.lockName }) // until connections are there
+    const last = proxies[1] as FaultProxy
+    last.hold('toClient')
+    const renewed = releasing.renew(leases)
+    await sleep(100) // until the node that lacks the leases has answered
+    last.release('toClient')
+    assert.deepEqual(await renewed, ['renewed', 'renewed'])
+    assert.deepEqual(await releasing.release(leases), [true, true])
+    await sleep(100) // for what the driver may send
+    assert.deepEqual(await kept(), [MISSING, MISSING, MISSING])
+  })
+
+  it('failure 61: a lease is repaired although its driver has been refused 10,000 claims since', async () => {
+    const options = { longestTtlSeconds: LONG_MS / 1_000 }
+    const driver = onThree(options)
+    await untilVoting(driver, servers(), LONG_MS)
+    const held = claim({ ttlMs: LONG_MS })
+    const { fencingToken } = await granted(driver, held)
+    const lease = { ...held, fencingToken }
+    for (let round = 0; round <= 100; round += 1) {
+      const rivals = Array.from({ length: 100 }, () => claim({ lockName: held.lockName, ttlMs: TTL_MS }))
+      await driver.acquire(rivals, newCall())
+      if (round % 10 === 0) assert.deepEqual(await driver.renew([lease]), ['renewed'])
+    }
+    await forgetLeases(servers()[2] as Server, [held])
+    assert.deepEqual(await driver.renew([lease]), ['renewed'])
+    await untilTokens(servers(), held, [fencingToken, fencingToken, fencingToken])
+    assert.deepEqual(await driver.release([lease]), [true])
+  })
+
   it('SCRIPT FLUSH alone does not silence a node', async () => {
     const driver = onThree()
     await untilVoting(driver, servers())
@@ -222,8 +277,13 @@ describe('redlock: voters', () => {
       assert.ok(answer instanceof Error)
       assert.match(answer.message, /node \d: it does not vote for another \d+ s, because it may have forgotten leases/)
     }
+    // An answer needs two of the nodes.
+    const isWritten = (voter: string | null): boolean => /^\d+ 30000 \w+$/.test(voter ?? '')
+    await until(async () => (await voters()).every(isWritten), {
+      timeoutMs: 5_000,
+      failure: () => 'a node has no voter',
+    })
     const first = await voters()
-    for (const voter of first) assert.match(voter ?? '', /^\d+ 30000 \w+$/)
     await ask(onThree(options))
     assert.deepEqual(await voters(), first)
   })
@@ -344,4 +404,24 @@ async function counterOf(server: Server): Promise<string | null> {
   const probe = client(server.port)
   const [key] = await probe.keys('holdfast:{*}:token')
   return probe.get(key as string)
+}
+
+/** What the server has of an exclusive and of a shared lease, without the times of its clock. */
+async function textsOn({ port }: { port: number }, writer: Claim, reader: Claim): Promise<readonly unknown[]> {
+  const probe = client(port)
+  const texts = [
+    await probe.get(`lock:${writer.lockName}`),
+    await probe.hget(`holdfast:{lock:${reader.lockName}}:d`, `l"${reader.claimId}"`),
+  ]
+  return texts.map((text) => text && (JSON.parse(text) as unknown[]).toSpliced(2, 1))
+}
+
+const MISSING = [null, null]
+
+async function forgetLeases({ port }: { port: number }, claims: readonly Claim[]): Promise<void> {
+  const keys = claims.flatMap(({ lockName }) => {
+    const plain = `lock:${lockName}`
+    return [plain, `holdfast:{${plain}}:d`, `holdfast:{${plain}}:o`]
+  })
+  await client(port).del(...keys)
 }

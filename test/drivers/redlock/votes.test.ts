@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Cluster, type Redis } from 'ioredis'
 import { describe, it } from 'vitest'
+import type { Driver } from '../../../src/core/driver.ts'
 import type { Clock } from '../../../src/core/time/clock.ts'
 import { slotCounter, slotOf } from '../../../src/drivers/redis/keys.ts'
 import { redisDriver } from '../../../src/drivers/redis.ts'
@@ -156,18 +157,45 @@ describe('redlock: votes', () => {
     }
   })
 
-  it('a split vote names no holder, and the claim asks again at once', async () => {
+  it('a split vote names no holder, and the claim asks again after as long as the rival has stood', async () => {
     const lockName = name()
-    const rival = claim({ lockName })
-    for (const node of nodesOn(all.slice(0, 2))) await granted(node, rival)
     const driver = redlock({ nodes: nodesOn(all.slice(0, 4)) })
-    for (let turn = 0; turn < 5; turn += 1) {
+    const asked = async (): Promise<number> => {
       const [split] = await driver.acquire([claim({ lockName, waiterTtlMs: 5_000 })], newCall())
       assert.ok(split && 'granted' in split && !split.granted)
       assert.equal(split.holder, undefined, 'half of the nodes count as a holder')
-      assert.ok((split.askAgainMs ?? 1_000) <= 40, `asked again after ${split.askAgainMs} ms`)
       await untilOnly(lockName, 2)
+      return split.askAgainMs ?? Number.POSITIVE_INFINITY
     }
+    const rival = claim({ lockName })
+    const beganMs = performance.now()
+    for (const node of nodesOn(all.slice(0, 2))) await granted(node, rival)
+    const firstMs = await asked()
+    const ageMs = performance.now() - beganMs
+    assert.ok(firstMs <= ageMs + 42, `asked again after ${firstMs} ms, the rival is ${ageMs} ms old`)
+    await sleep(1_100) // The rival has not released its votes for longer than a waiter ever pauses.
+    const laterMs = await asked()
+    assert.ok(laterMs >= 1_000 && laterMs <= 1_040, `asked again after ${laterMs} ms`)
+  })
+
+  it("waiters beside a dead claim's vote and a node that is down ask once a second", async () => {
+    const two = all.slice(0, 2)
+    const lockName = name()
+    const dead = claim({ lockName, ttlMs: 20_000 })
+    const [first] = nodesOn(two) as [Driver]
+    const grant = await granted(first, dead)
+    const nodes = [...two, { port: 1 }] // Nothing listens on port 1.
+    const locks = Array.from({ length: 10 }, () => new DistributedLock({ driver: redlock({ nodes: nodesOn(nodes) }) }))
+    const waiting = locks.map((lock) => lock.withLock(lockName, async () => {}, { blockingTimeoutSeconds: 30 }))
+    await sleep(2_500) // The pauses grow to a second.
+    const before = await scriptsRun(two)
+    await sleep(2_000) // What is measured.
+    const perSecond = ((await scriptsRun(two)) - before) / two.length / 2
+    await first.release([{ ...dead, fencingToken: grant.fencingToken }])
+    await Promise.all(waiting)
+    await Promise.all(locks.map((lock) => lock.close()))
+    // Each ask is a vote and the release of the votes that it got, seldom another round.
+    assert.ok(perSecond <= 40, `10 waiters ran ${perSecond} scripts a second on each node`)
   })
 
   it('a split vote of an even number of nodes settles: all rivals get the lock in time', async () => {
@@ -234,4 +262,16 @@ describe('redlock: votes', () => {
 async function scriptCalls(probe: Redis): Promise<number> {
   const calls = /cmdstat_evalsha:calls=(\d+)/.exec(await probe.info('commandstats'))
   return Number(calls?.[1] ?? 0)
+}
+
+/** How many scripts these servers have run. */
+async function scriptsRun(servers: readonly Server[]): Promise<number> {
+  const counts = servers.map(async ({ port }) => {
+    const probe = client(port)
+    const stats = await probe.info('commandstats')
+    probe.disconnect()
+    const calls = [...stats.matchAll(/cmdstat_evalsha?:calls=(\d+)/g)].map(([, count]) => Number(count))
+    return calls.reduce((sum, count) => sum + count, 0)
+  })
+  return (await Promise.all(counts)).reduce((sum, count) => sum + count, 0)
 }

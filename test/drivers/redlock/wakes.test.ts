@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict'
+import { subscribe, unsubscribe } from 'node:diagnostics_channel'
+import type { Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Redis } from 'ioredis'
 import { describe, it } from 'vitest'
@@ -102,6 +104,26 @@ describe('redlock: wake-ups', () => {
     await first.restart()
     await untilHeardAt(first)
   })
+
+  it('failure 66: waiters keep a bounded number of connections to a node that hangs', async () => {
+    const opened: Socket[] = []
+    const onSocket = (message: unknown): void => void opened.push((message as { socket: Socket }).socket)
+    const nodes = nodesOn(all)
+    const driver = redlock({ nodes })
+    await driver.release([claim()])
+    const hung = all[4] as Server
+    await hung.pause()
+    subscribe('net.client.socket', onSocket)
+    try {
+      await using _ = await listenOn(driver, () => {})
+      await sleep(13_000) // for several attempts to subscribe at the node that hangs
+      const open = opened.filter(({ destroyed, remotePort }) => !destroyed && remotePort === hung.port)
+      assert.ok(open.length <= 4, `${open.length} connections`)
+    } finally {
+      unsubscribe('net.client.socket', onSocket)
+      hung.resume()
+    }
+  }, 30_000)
 
   it('repeated messages from one node count once', async () => {
     const woken: string[] = []
