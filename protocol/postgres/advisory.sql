@@ -27,7 +27,8 @@
 -- name: identity
 -- Inputs:  an id for the session, which no other session has; whether the connection is the driver's own
 -- Outputs: pid; session, the id; room, how many bytes of a statement pg_stat_activity shows; before, the settings as
---          they were, as JSON; standby, whether the server is one
+--          they were, as JSON; standby, whether the server is one; version, by which other servers are refused that
+--          speak PostgreSQL's protocol
 -- These settings are of the session only. Nothing may end it while it is idle, and the server finds out within half a
 -- minute that a client has vanished. A grant does not wait for the disk: a crash ends every session, so nothing of a
 -- grant has to survive it, and the token does not rely on it. On a connection of the caller that setting is left alone.
@@ -42,8 +43,25 @@ WITH settings AS MATERIALIZED (
 )
 SELECT pg_backend_pid()::text AS pid, set_config('holdfast.session', $1::text, false) AS session,
   pg_size_bytes(current_setting('track_activity_query_size'))::text AS room, before::text,
-  pg_is_in_recovery() AS standby
+  pg_is_in_recovery() AS standby, version() AS version
 FROM (SELECT json_object_agg(name, before) AS before, count(now) FROM settings) AS set
+
+-- name: version
+-- Outputs: version. For a server that does not understand identity
+SELECT version() AS version
+
+-- name: try_key
+-- Inputs:  a random key. Outputs: got, whether this connection has the lock now, which is not a lease
+SELECT pg_try_advisory_lock($1::text::bigint) AS got
+
+-- name: see_key
+-- Inputs:  a random key that another connection has. Outputs: seen, whether this one sees the lock in pg_locks
+SELECT count(*) > 0 AS seen FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+  AND classid::bigint << 32 | objid::bigint = $1::text::bigint
+
+-- name: free_key
+-- Inputs:  a random key. Outputs: freed, whether this connection had the lock
+SELECT pg_advisory_unlock($1::text::bigint) AS freed
 
 -- name: timeline
 -- Outputs: timeline, which rises with every promotion. It fails on a standby, and on some services that speak
@@ -55,11 +73,13 @@ SELECT ('x' || left(pg_walfile_name('0/1'::pg_lsn), 8))::bit(32)::bigint::text A
 SELECT pg_backend_pid()::text AS pid, current_setting('holdfast.session', true) AS session
 
 -- name: take
--- Inputs:  key; shared or not; whether to wait in the server's queue; the xid that was published before (0: none)
+-- Inputs:  key; shared or not; whether to wait in the server's queue (NULL: the connection has the lock already, from
+--          wait); the xid that was published before (0: none)
 -- Outputs: xid, token, and acquired_at in ms. If the lock was not granted, xid and token are NULL; pid;
 --          too_late: the transaction already has an id, and nothing was taken
 -- acquired_at is the time of the grant. Without waiting that is the start of the statement, which pg_stat_activity
 -- shows to others, too.
+-- It waits for seconds at most, and fails with 55P03 then: see wait.
 PREPARE :"name" (bigint, boolean, boolean, bigint) AS
 SELECT xid::text, too_late, pg_backend_pid()::text AS pid, (extract(epoch FROM CASE WHEN $3 THEN clock_timestamp()
     ELSE statement_timestamp() END) * 1000)::text AS acquired_at,
@@ -70,6 +90,9 @@ SELECT xid::text, too_late, pg_backend_pid()::text AS pid, (extract(epoch FROM C
 FROM (
   SELECT too_late, CASE WHEN CASE
     WHEN too_late THEN false
+    WHEN $3 IS NULL THEN true
+    WHEN $3 AND set_config('lock_timeout', (300 + 0.995 * (5000 - mod($1 % 5000 + 5000
+      + (extract(epoch FROM clock_timestamp()) * 1000)::bigint, 5000)))::integer::text, true) IS NULL THEN false
     WHEN $3 AND $2 THEN pg_advisory_lock_shared($1)::text IS NOT NULL
     WHEN $3 THEN pg_advisory_lock($1)::text IS NOT NULL
     WHEN $2 THEN pg_try_advisory_lock_shared($1)
@@ -77,6 +100,50 @@ FROM (
   THEN pg_current_xact_id()::text::bigint END AS xid
   FROM (SELECT pg_current_xact_id_if_assigned() IS NOT NULL AS too_late OFFSET 0) AS before OFFSET 0
 ) AS drawn
+
+-- name: wait
+-- Inputs:  :key; :shared or not; for how many ms it has been :waited for before. Outside of a transaction
+-- It returns when this connection has the lock. Then take, with NULL, draws the token.
+-- A statement that waits keeps its snapshot, and VACUUM removes nothing that is younger, in the whole database. So the
+-- wait is cut into slices with a transaction each. All waiters leave the queue of a lock at the same moment of the
+-- server's clock, every 5 s, and go back to its end at once. The longer one has waited, the earlier it does that, by up
+-- to 300 ms, and not before those that were before it, for 0.1 s (on PostgreSQL 14 and later, which shows since when
+-- they wait). So the older ones are before the younger ones again. At the moment of the timeout the lock may have been
+-- granted nevertheless. Taken again, it would be held twice.
+DO $$
+DECLARE
+  now_ms bigint := extract(epoch FROM clock_timestamp()) * 1000;
+  began_ms constant bigint := now_ms - :waited;
+  left_ms integer;
+  entered timestamptz;
+BEGIN
+  LOOP
+    EXIT WHEN EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+      AND pid = pg_backend_pid() AND classid::bigint << 32 | objid::bigint = :key);
+    FOR look IN 1..100 LOOP
+      EXIT WHEN NOT EXISTS (SELECT FROM pg_locks AS other WHERE locktype = 'advisory' AND objsubid = 1
+        AND NOT granted AND classid::bigint << 32 | objid::bigint = :key
+        AND (to_jsonb(other) ->> 'waitstart')::timestamptz < entered);
+      PERFORM pg_sleep(0.001);
+    END LOOP;
+    entered := clock_timestamp();
+    now_ms := extract(epoch FROM entered) * 1000;
+    left_ms := 5000 - mod(:key::bigint % 5000 + 5000 + now_ms, 5000);
+    PERFORM set_config('lock_timeout',
+      (left_ms + 300 * (1 - least(1, greatest(0, (now_ms + left_ms - began_ms) / 64000.0))))::integer::text, true);
+    BEGIN
+      IF :shared THEN
+        PERFORM pg_advisory_lock_shared(:key);
+      ELSE
+        PERFORM pg_advisory_lock(:key);
+      END IF;
+      EXIT;
+    EXCEPTION WHEN lock_not_available THEN
+      NULL;
+    END;
+    COMMIT;
+  END LOOP;
+END $$
 
 -- name: take_list
 -- Inputs:  keys; shared or not for each; the xid that was published before (0: none). It waits for none of them
@@ -136,6 +203,17 @@ SELECT pg_backend_pid()::text AS pid
 PREPARE :"name" AS
 SELECT pg_backend_pid()::text AS pid, NOT pg_try_advisory_xact_lock(7813544519228563563) AS raised
 
+-- name: lacks
+-- Inputs:  keys; shared or not for each
+-- Outputs: pid, as ping; lacks, whether this connection does not hold one of these locks. For a connection of the
+--          caller, on which the application can release them, as pg_advisory_unlock_all and DISCARD ALL do
+PREPARE :"name" (bigint[], boolean[]) AS
+SELECT pg_backend_pid()::text AS pid, EXISTS (
+  SELECT key, shared FROM unnest($1, $2) AS lease (key, shared) EXCEPT
+  SELECT classid::bigint << 32 | objid::bigint, mode = 'ShareLock' FROM pg_locks
+  WHERE locktype = 'advisory' AND objsubid = 1 AND pid = pg_backend_pid() AND granted
+) AS lacks
+
 -- name: own_locks
 -- Outputs: key of each lock that this connection holds
 SELECT (classid::bigint << 32 | objid::bigint)::text AS key FROM pg_locks
@@ -168,16 +246,23 @@ FROM asked JOIN activities USING (pid)
 ORDER BY asked.pid
 
 -- name: lock_in_transaction
--- Inputs:  key; shared or not. It waits for the lock, and the end of the transaction releases it
--- Outputs: got, always true
-SELECT true AS got FROM (SELECT CASE WHEN $2::text::boolean THEN pg_advisory_xact_lock_shared($1::text::bigint)
-  ELSE pg_advisory_xact_lock($1::text::bigint) END AS waited) AS waiting
-
--- name: try_in_transaction
--- Inputs:  key; shared or not
--- Outputs: got
-SELECT CASE WHEN $2::text::boolean THEN pg_try_advisory_xact_lock_shared($1::text::bigint)
-  ELSE pg_try_advisory_xact_lock($1::text::bigint) END AS got
+-- Inputs:  key; shared or not; whether to wait for it. The end of the transaction releases the lock
+-- Outputs: no row: no earlier statement has marked this transaction. Nothing was locked, and it is marked now, so send
+--          this again. Still no row: no transaction is open that lasts longer than one statement. One row: another
+--          session has the lock. Two rows: it is held
+-- The mark is a setting that ends with the transaction, or with the savepoint that is rolled back. The times of
+-- transaction and statement prove nothing: in the extended protocol they differ for a single statement, too. A
+-- read-only transaction has no id, and neither has one whose first statement this is. Rows are counted, because clients
+-- of the application can rename columns and convert values.
+SELECT number FROM generate_series(1, CASE
+  WHEN current_setting('holdfast.transaction', true) IS DISTINCT FROM 'marked'
+    THEN 0 * length(set_config('holdfast.transaction', 'marked', true))
+  WHEN $3::text::boolean AND $2::text::boolean
+    THEN 2 + 0 * length(pg_advisory_xact_lock_shared($1::text::bigint)::text)
+  WHEN $3::text::boolean THEN 2 + 0 * length(pg_advisory_xact_lock($1::text::bigint)::text)
+  WHEN $2::text::boolean THEN 1 + pg_try_advisory_xact_lock_shared($1::text::bigint)::integer
+  ELSE 1 + pg_try_advisory_xact_lock($1::text::bigint)::integer
+END) AS number
 
 -- Ending a lease by force. The client that wants it ended takes, exclusively, the key of the text
 -- `holdfast:force-release:` + claim id + `:` + token for each lease, and then, shared, the flag 7813544519228563563. It

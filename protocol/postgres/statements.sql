@@ -2,41 +2,34 @@
 -- migrations were run in. Lists are passed as array literals in text, so that every client sends them the same way.
 
 -- name: acquire
--- Inputs and outputs: as holdfast_acquire in 0004-leases.sql
+-- Inputs: as holdfast_acquire. Outputs: answers, a JSON array of its answers
 CALL :"schema".holdfast_call_acquire($1::text::text[], $2::text::text[], $3::text::text[], $4::text::boolean[],
   $5::text::bigint[], $6::text::bigint[], $7::text::float8[], $8::text::float8[], $9::text::text[], $10::text,
-  $11::text::boolean, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)
-
--- name: acquire_one
--- Inputs and outputs: as holdfast_acquire_one in 0014-one.sql
-CALL :"schema".holdfast_call_acquire_one($1::text, $2::text, $3::text, $4::text::float8, $5::text::float8, $6::text,
-  $7::text, $8::text::boolean, NULL)
+  $11::text::boolean, NULL)
 
 -- name: acquire_groups
--- Inputs and outputs: as holdfast_call_acquire_groups in 0013-groups.sql
+-- Inputs: lock names, claim ids, group ids, holder ids, times to live in ms, metadata, relaxed; the claims of a group
+-- are next to each other. Outputs: answers, a JSON array of the answers of holdfast_acquire_group
 CALL :"schema".holdfast_call_acquire_groups($1::text::text[], $2::text::text[], $3::text::text[], $4::text::text[],
-  $5::text::float8[], $6::text::text[], $7::text::boolean, NULL, NULL, NULL, NULL, NULL, NULL, NULL)
+  $5::text::float8[], $6::text::text[], $7::text::boolean, NULL)
 
 -- name: acquire_by_force
--- Inputs and outputs: as holdfast_steal in 0010-steal.sql
-CALL :"schema".holdfast_call_steal($1::text, $2::text, $3::text, $4::text::float8, $5::text, $6::text::boolean,
-  $7::text::bigint, NULL, NULL)
+-- Inputs and outputs: as holdfast_acquire_by_force
+CALL :"schema".holdfast_call_acquire_by_force($1::text, $2::text, $3::text, $4::text::float8, $5::text,
+  $6::text::boolean, $7::text::bigint, NULL, NULL)
 
 -- name: renew
--- Inputs: lock names, claim ids, tokens, times to live in ms, relaxed. Outputs: answers, as holdfast_renew
-CALL :"schema".holdfast_call_renew($1::text::text[], $2::text::text[], $3::text::bigint[], $4::text::float8[],
+-- Inputs: lock names, claim ids, tokens, times to live in ms, relaxed. Outputs: answers, as holdfast_change_leases
+CALL :"schema".holdfast_call_change_leases($1::text::text[], $2::text::text[], $3::text::bigint[], $4::text::float8[],
   $5::text::boolean, NULL)
 
 -- name: release
--- Inputs: lock names, claim ids, tokens, relaxed. Outputs: answers, as holdfast_release
-CALL :"schema".holdfast_call_release($1::text::text[], $2::text::text[], $3::text::bigint[], $4::text::boolean, NULL)
-
--- name: release_one
--- Inputs: lock name, claim id, token, relaxed. Outputs: answer, as holdfast_release_one in 0014-one.sql
-CALL :"schema".holdfast_call_release_one($1::text, $2::text, $3::text::bigint, $4::text::boolean, NULL)
+-- Inputs: lock names, claim ids, tokens, relaxed. Outputs: answers, as holdfast_change_leases
+CALL :"schema".holdfast_call_change_leases($1::text::text[], $2::text::text[], $3::text::bigint[], NULL,
+  $4::text::boolean, NULL)
 
 -- name: listen_key
--- Outputs: key, as holdfast_key in 0015-key.sql. Also keeps the listening connection alive.
+-- Outputs: key, as holdfast_key. Also keeps the listening connection alive.
 SELECT :"schema".holdfast_key() AS key
 
 -- name: inspect
@@ -44,7 +37,7 @@ SELECT :"schema".holdfast_key() AS key
 SELECT :"schema".holdfast_inspect($1::text, $2::text, $3::text, $4::text::integer)::text AS page
 
 -- name: consume
--- Inputs and outputs: as holdfast_consume in 0007-rates.sql
+-- Inputs and outputs: as holdfast_consume
 CALL :"schema".holdfast_call_consume($1::text::text[], $2::text::integer[], $3::text::integer[], $4::text::float8[],
   $5::text::boolean, NULL)
 
@@ -58,21 +51,35 @@ SELECT coalesce(json_agg(json_build_array(name, state[4:3 + 3 * state[3]::intege
 ) AS found
 
 -- name: change_rate
--- Inputs and outputs: as holdfast_change_rate in 0012-rate-changes.sql
+-- Inputs and outputs: as holdfast_change_rate
 CALL :"schema".holdfast_call_change_rate($1::text, $2::text::float8[], $3::text::float8, $4::text::boolean, NULL)
 
 -- name: fence
--- Inputs: resource, fencing token. The result is cast to text, because Prisma fails on a column of the type void.
-SELECT :"schema".holdfast_fence($1::text, $2::text::bigint)::text
+-- Inputs: resource, fencing token
+-- Outputs: no row: nothing was done, as for lock_in_transaction in advisory.sql. One row: the token is accepted
+SELECT number FROM generate_series(1, CASE
+  WHEN current_setting('holdfast.transaction', true) IS DISTINCT FROM 'marked'
+    THEN 0 * length(set_config('holdfast.transaction', 'marked', true))
+  ELSE 1 + 0 * length(:"schema".holdfast_fence($1::text, $2::text::bigint)::text)
+END) AS number
 
 -- name: reset_fence
--- Inputs: resource. Outputs: forgotten, 1 if the resource had a largest token, otherwise 0
-WITH gone AS (DELETE FROM :"schema".holdfast_fences WHERE resource = $1::text RETURNING 1)
-SELECT count(*)::text AS forgotten FROM gone
+-- Inputs: resource
+-- Outputs: no row: nothing was done, as for lock_in_transaction in advisory.sql. One row: the resource had no largest
+--          token. Two rows: it is forgotten
+WITH transaction AS MATERIALIZED (
+  SELECT coalesce(current_setting('holdfast.transaction', true) = 'marked', false) AS is_marked
+), gone AS (
+  DELETE FROM :"schema".holdfast_fences USING transaction WHERE is_marked AND resource = $1::text RETURNING 1
+)
+SELECT number FROM transaction, generate_series(1, CASE
+  WHEN is_marked THEN 1 + (SELECT count(*) FROM gone)::integer
+  ELSE 0 * length(set_config('holdfast.transaction', 'marked', true))
+END) AS number
 
 -- name: version
--- Outputs: version, the last migration that was run; 0: none
-SELECT coalesce(max(version), 0)::text AS version FROM :"schema".holdfast_migrations
+-- Outputs: version, of the tables and functions
+SELECT version::text AS version FROM :"schema".holdfast_format WHERE id = 1
 
 -- name: hello
 -- Inputs: channel, payload. Proves that a notification on the channel arrives.
@@ -88,5 +95,5 @@ SELECT pg_advisory_xact_lock(7813544519228563562);
 SET LOCAL lock_timeout = '200ms';
 
 -- name: use_schema
--- The functions of the migrations keep this search_path.
+-- The functions keep this search_path.
 SET LOCAL search_path TO :"schema", pg_temp;

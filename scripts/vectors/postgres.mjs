@@ -1,12 +1,5 @@
 // @ts-check
-import {
-  booleanArray,
-  numberArray,
-  parseBooleans,
-  parseNumbers,
-  parseTexts,
-  textArray,
-} from '../../src/drivers/postgres/arrays.ts'
+import { booleanArray, numberArray, parseBooleans, parseNumbers, textArray } from '../../src/drivers/postgres/arrays.ts'
 import { parseEvents, parseForced } from '../../src/drivers/postgres/notify-connection.ts'
 import { readActivityComment, writeActivityComment } from '../../src/drivers/postgres-advisory/activity-comment.ts'
 import { advisoryKey } from '../../src/drivers/postgres-advisory/held-locks.ts'
@@ -37,9 +30,8 @@ export function advisoryKeys() {
 export function postgresArrays() {
   return {
     about:
-      'PostgreSQL array literals as text. texts, numbers, booleans: how lists are sent; null is NULL. readTexts, ' +
-      'readNumbers, readBooleans: how lists that the server sends are read; the server quotes a text only if it has ' +
-      'to. A missing array reads as an empty list.',
+      'PostgreSQL array literals as text. texts, numbers, booleans: how lists are sent; null is NULL. readNumbers, ' +
+      'readBooleans: how lists that the server sends are read. A missing array reads as an empty list.',
     texts: [
       [],
       ['a'],
@@ -53,16 +45,6 @@ export function postgresArrays() {
       literal: numberArray(values.map((value) => value ?? undefined)),
     })),
     booleans: [[], [true], [true, false, true]].map((values) => ({ values, literal: booleanArray(values) })),
-    readTexts: [
-      null,
-      '{}',
-      '{a}',
-      '{a,b}',
-      '{"a,b",c}',
-      '{"quote \\"","back \\\\"}',
-      '{"{d}"," ",""}',
-      '{"żółw 🐢"}',
-    ].map((literal) => ({ literal, values: parseTexts(literal) })),
     readNumbers: [null, '{}', '{1,2,3}', '{-1,9007199254740991}', '{1.5,0.1,1e-05,1e+20}'].map((literal) => ({
       literal,
       values: parseNumbers(literal),
@@ -124,7 +106,7 @@ export function postgresNotifications() {
 
 const KEY = '4f1c6f0e1e5e4d0fa2b7b8a9c3d2e1f04f1c6f0e1e5e4d0fa2b7b8a9c3d2e1f0'
 const CALL = 'x7Jr0q2m'
-// As the server sends them. Their proofs are from its function holdfast_proved.
+// As the server sends them. Their proofs are from its function holdfast_send_events.
 const GRANT = [
   'c.1',
   '1772366400000123',

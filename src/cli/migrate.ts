@@ -20,6 +20,6 @@ export async function main(args: readonly string[]): Promise<number> {
     )
   }
   const ran = await migratePostgresUrl(url, { ...scope, ...(schema !== undefined && { schema }) })
-  process.stdout.write(ran.length === 0 ? 'nothing to do\n' : `ran ${ran.length} migrations: ${ran.join(', ')}\n`)
+  process.stdout.write(ran ? 'created or updated the tables and functions\n' : 'nothing to do\n')
   return 0
 }

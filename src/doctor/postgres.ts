@@ -1,7 +1,7 @@
 import type { Driver } from '../core/driver.ts'
 import { openConnections } from '../drivers/postgres/client.ts'
 import type { PostgresConnections } from '../drivers/postgres/connections.ts'
-import { latestVersion, readVersion } from '../drivers/postgres/migrate.ts'
+import { FORMAT, readVersion } from '../drivers/postgres/migrate.ts'
 import { postgresUrl } from '../drivers/postgres/url.ts'
 import { openPostgres } from '../drivers/postgres.ts'
 import { openPostgresAdvisory } from '../drivers/postgres-advisory.ts'
@@ -116,12 +116,12 @@ const TIMEOUTS = [
 
 async function aboutSchema(connections: PostgresConnections, schema: string): Promise<Finding[]> {
   const version = await readVersion(connections, schema)
-  if (version >= latestVersion()) return []
+  if (version >= FORMAT) return []
   return [
     {
       code: 'POSTGRES_SCHEMA',
       severity: 'error',
-      what: `The tables in the schema ${schema} have version ${version} of ${latestVersion()}.`,
+      what: `The tables in the schema ${schema} have version ${version} of ${FORMAT}.`,
       why: 'The driver creates them with its first call, if its role may. Otherwise every call fails.',
       fix: `holdfast migrate --schema ${schema}`,
     },

@@ -89,7 +89,7 @@ export function postgresAdvisoryDriver(options: PostgresAdvisoryDriverOptions): 
   const connections = connectionsOf(client)
   if (!('connectionParameters' in client)) return driverOn(connections, rest)
   const leave = occupy(client)
-  const driver = driverOn(connections, { ...rest, maxWaitingConnections: 0 })
+  const driver = driverOn(connections, { ...rest, maxWaitingConnections: 0, isCallers: true })
   const close = (): Promise<void> => driver.close().finally(leave)
   return { ...driver, close }
 }
@@ -109,9 +109,14 @@ export async function openPostgresAdvisory(url: string): Promise<Driver> {
   return driverOn(await openConnections(target), {})
 }
 
+interface CallersConnection {
+  /** There is only one connection, the caller's own. */
+  readonly isCallers?: boolean
+}
+
 function driverOn(
   connections: PostgresConnections,
-  { maxWaitingConnections = 8 }: Omit<PostgresAdvisoryDriverOptions, 'client'>,
+  { maxWaitingConnections = 8, isCallers = false }: Omit<PostgresAdvisoryDriverOptions, 'client'> & CallersConnection,
 ): Driver {
   checkWhole('maxWaitingConnections', maxWaitingConnections, 0, 100)
   const listeners = new Set<DriverListener>()
@@ -129,6 +134,8 @@ function driverOn(
   const sessions = (): Session[] => [mainIfOpen() ?? [], waiting.sessions].flat()
   let closed = false
   let hasOpened = false
+  /** Locks on one connection were seen to exclude another one. A connection of the caller is the only one. */
+  let isProved = false
 
   async function openSession(): Promise<Session> {
     const reportLoss = (lost: Session, cause: Error): void => {
@@ -162,7 +169,17 @@ function driverOn(
   async function openMain(): Promise<Session> {
     const session = await openSession()
     // One after the other: while one is checked for a pooler, the other must not interfere.
-    await waiting.prepare().catch(() => {})
+    const isNeeded = !isCallers && (!isProved || waiting.isEmpty)
+    const second = isNeeded ? await openSession().catch(() => undefined) : undefined
+    if (second === undefined) return session
+    try {
+      if (!isProved) await session.proveExclusion(second)
+      isProved = true
+    } catch (error) {
+      await Promise.allSettled([session.end(), second.end()]) // The first error is the one to report.
+      throw storeErrorFrom(error, connections)
+    }
+    waiting.keep(second)
     return session
   }
 

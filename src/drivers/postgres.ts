@@ -12,6 +12,7 @@ import { checkScope, type MigrationScope, migrate, prepare } from './postgres/mi
 import { createNotifyConnection } from './postgres/notify-connection.ts'
 import { consume, ratesFrom } from './postgres/rates.ts'
 import { type CallName, statementsFor } from './postgres/statements.ts'
+import { withoutUnstorable } from './postgres/unstorable.ts'
 import { postgresUrl } from './postgres/url.ts'
 
 export { StaleTokenError } from '../core/errors.ts'
@@ -102,14 +103,14 @@ export interface MigrateOptions extends Pick<PostgresDriverOptions, 'schema'>, M
  * Creates the tables and functions, or brings them up to date. Any number of instances may call it at once. With
  * `only: 'fence'`, it creates only what `postgresFence` needs.
  *
- * @returns The numbers of the migrations that were run.
+ * @returns Whether there was something to do.
  * @throws `StoreError` if the server cannot be reached, the role may not create the tables, or another transaction kept
  * them locked for a minute.
  * @throws `InvalidArgumentError` for an unknown client, schema or option.
  */
 export async function migratePostgres(
   options: MigrateOptions & Pick<PostgresDriverOptions, 'client'>,
-): Promise<readonly number[]> {
+): Promise<boolean> {
   const { client, schema = 'public', ...scope } = checkOptions(options, MIGRATE_OPTIONS)
   return migrate(connectionsOf(client), schema, checkScope(scope))
 }
@@ -125,7 +126,7 @@ const MIGRATE_OPTIONS = optionNames<MigrateOptions & Pick<PostgresDriverOptions,
  *
  * @throws what `migratePostgres` and `openPostgres` throw
  */
-export async function migratePostgresUrl(url: string, options: MigrateOptions = {}): Promise<readonly number[]> {
+export async function migratePostgresUrl(url: string, options: MigrateOptions = {}): Promise<boolean> {
   const { target, options: fromUrl } = postgresUrl(url)
   const { schema = fromUrl.schema ?? 'public', ...scope } = checkOptions(options, MIGRATE_OPTIONS)
   checkScope(scope)
@@ -136,6 +137,9 @@ export async function migratePostgresUrl(url: string, options: MigrateOptions = 
     await connections.close()
   }
 }
+
+/** What keeps or ends a lease. */
+const KEEPS: readonly CallName[] = ['renew', 'release']
 
 function driverOn(connections: PostgresConnections, options: Omit<PostgresDriverOptions, 'client'>): Driver {
   const { schema = 'public', durability = 'crash-safe', migrate: migrates = true } = options
@@ -163,9 +167,11 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
   async function call(statement: CallName, values: readonly (string | null)[]): Promise<Row> {
     if (closed) throw new ClosedError('the postgres driver is closed')
     try {
-      await prepared()
+      // The tables are there for as long as a lease is. To look at them could wait for the caller's client.
+      const keeps = hasWritten && KEEPS.includes(statement)
+      if (!keeps) await prepared()
       const isRead = statement === 'inspect' || statement === 'rates'
-      const send = isRead ? connections.query : connections.call
+      const send = isRead ? connections.query : keeps ? connections.keep : connections.call
       const [row] = await send(statements[statement], values)
       if (row === undefined) throw new StoreError(`PostgreSQL answered ${statement} without a row`)
       if (!isRead) hasWritten = true
@@ -181,29 +187,31 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     name: 'postgres',
     place: connections.place,
     capabilities,
-    acquire: (claims, { secret }) => acquire(claims, { call, address: `${channel}:${secret}`, relaxed }),
+    acquire(claims, { secret }) {
+      const address = `${channel}:${secret}${notifyConnection.isListening() ? '' : ':polls'}`
+      return acquire(claims, { call, address, relaxed })
+    },
 
     async renew(renewals) {
-      if (renewals.length === 0) return []
-      const ttls = numberArray(renewals.map(({ ttlMs }) => ttlMs))
-      const { answers } = await call('renew', [...leaseArrays(renewals), ttls, relaxed])
-      return parseBooleans(answers as string).map((renewed, index) => {
-        if (renewed === undefined) return rowLocked(renewals[index]?.lockName)
-        return renewed ? 'renewed' : 'lost'
+      const units = renewals.map((renewal) => [renewal])
+      return withoutUnstorable(units, async (part) => {
+        if (part.length === 0) return []
+        const ttls = numberArray(part.map(({ ttlMs }) => ttlMs))
+        const { answers } = await call('renew', [...leaseArrays(part), ttls, relaxed])
+        return parseBooleans(answers as string).map((renewed, index) => {
+          if (renewed === undefined) return rowLocked(part[index]?.lockName)
+          return renewed ? 'renewed' : 'lost'
+        })
       })
     },
 
     async release(leases) {
-      const [lease, ...others] = leases
-      if (lease === undefined) return []
-      if (others.length === 0) {
-        const { lockName, claimId, fencingToken } = lease
-        const token = fencingToken === undefined ? null : String(fencingToken)
-        const { answer } = await call('release_one', [lockName, claimId, token, relaxed])
-        return [answer === 'true']
-      }
-      const { answers } = await call('release', [...leaseArrays(leases), relaxed])
-      return parseBooleans(answers as string).map((ended, index) => ended ?? rowLocked(leases[index]?.lockName))
+      const units = leases.map((lease) => [lease])
+      return withoutUnstorable(units, async (part) => {
+        if (part.length === 0) return []
+        const { answers } = await call('release', [...leaseArrays(part), relaxed])
+        return parseBooleans(answers as string).map((ended, index) => ended ?? rowLocked(part[index]?.lockName))
+      })
     },
 
     async inspect(query) {

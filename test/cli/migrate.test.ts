@@ -1,12 +1,10 @@
 import { randomBytes } from 'node:crypto'
-import { readdirSync } from 'node:fs'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest'
 import { createStore, SLOW, type Store } from '../harness/cli.ts'
 
 const url = inject('servers').postgres ?? ''
-const files = readdirSync(new URL('../../protocol/postgres', import.meta.url)).filter((file) => /^\d{4}-/.test(file))
-const all = files.map((_, index) => index + 1).join(', ')
+const done = 'created or updated the tables and functions\n'
 
 let store: Store
 let pool: pg.Pool
@@ -23,8 +21,7 @@ describe.concurrent('holdfast migrate', SLOW, () => {
   test('creates the tables in the given schema, and has nothing to do the second time', async () => {
     const schema = unique()
     const migrate = () => store.run(['migrate', '--url', url, '--schema', schema])
-    const ran = `ran ${files.length} migrations: ${all}\n`
-    expect(await migrate()).toEqual({ code: 0, stdout: ran, stderr: '' })
+    expect(await migrate()).toEqual({ code: 0, stdout: done, stderr: '' })
     expect(await migrate()).toEqual({ code: 0, stdout: 'nothing to do\n', stderr: '' })
     expect(await acquires(schema)).toBe(true)
   })
@@ -58,7 +55,7 @@ describe.concurrent('holdfast migrate', SLOW, () => {
   test('--only fence creates the fencing guard and no locks, directly and with --print', async () => {
     const [schema, printed] = [unique(), unique()]
     const run = await store.run(['migrate', '--url', url, '--schema', schema, '--only', 'fence'])
-    expect(run).toEqual({ code: 0, stdout: 'ran 1 migrations: 8\n', stderr: '' })
+    expect(run).toEqual({ code: 0, stdout: done, stderr: '' })
     const { stdout } = await store.run(['migrate', '--print', '--schema', printed, '--only', 'fence'])
     await pool.query(stdout)
     for (const each of [schema, printed]) {

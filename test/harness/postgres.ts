@@ -3,7 +3,7 @@ import { chownSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { findBinaries } from './binaries.ts'
-import type { ShiftedClock } from './clock-shim.ts'
+import type { ShiftedClock, SlowDisk } from './clock-shim.ts'
 import { type Folder, makeFolder } from './folders.ts'
 import { freePort } from './ports.ts'
 import { launch, type Server } from './server-process.ts'
@@ -13,6 +13,7 @@ export interface PostgresOptions {
   /** Server settings, such as `{ idle_session_timeout: '1s' }`. `fsync` is off by default. */
   settings?: Record<string, string>
   clock?: ShiftedClock
+  disk?: SlowDisk
   /** Offers TLS with this certificate and its key, as PEM. */
   tls?: { cert: string; key: string }
 }
@@ -55,7 +56,7 @@ async function makeData(command: 'initdb' | 'pg_basebackup', args: readonly stri
   return { folder, data }
 }
 
-async function startOn({ folder, data }: DataFolder, { settings, clock, tls }: PostgresOptions): Promise<Server> {
+async function startOn({ folder, data }: DataFolder, { settings, clock, disk, tls }: PostgresOptions): Promise<Server> {
   const binary = (await findBinaries(['postgres'])).postgres
   if (tls) writeTls(data, tls)
   const port = await freePort()
@@ -77,7 +78,7 @@ async function startOn({ folder, data }: DataFolder, { settings, clock, tls }: P
     url: `postgres://postgres@127.0.0.1:${port}/postgres`,
     folder,
     user: unprivilegedUser(),
-    env: { ...binary.env, ...clock?.env },
+    env: { ...binary.env, ...clock?.env, ...disk?.env },
     // Fast for an orderly end. Immediate for the last one: unlike SIGKILL, it still frees its shared memory.
     signals: { stop: 'SIGINT', reap: 'SIGQUIT' },
     isReady: async () => (await dataFolder(port)) === data,

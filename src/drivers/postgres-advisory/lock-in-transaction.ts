@@ -1,7 +1,7 @@
 import { checkBoolean, checkLockName } from '../../core/arguments.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
-import { type PostgresTransaction, queryIn } from '../postgres/transaction.ts'
+import { type PostgresTransaction, rowsIn } from '../postgres/transaction.ts'
 import { advisoryKey } from './held-locks.ts'
 import { advisoryStatements } from './statements.ts'
 
@@ -22,14 +22,14 @@ export interface LockInTransactionOptions {
 const OPTIONS = optionNames<LockInTransactionOptions>({ shared: true, wait: true })
 
 /**
- * Takes a lock in your own open transaction. Its commit or rollback releases the lock, and nothing else does. It
- * excludes, and is excluded by, the postgres-advisory driver's leases on the same name. It works behind a pooler in
- * transaction mode.
+ * Takes a lock in your own open transaction. Its commit or rollback releases the lock. So does a rollback to a
+ * savepoint that was set before: take the lock outside of it. It excludes, and is excluded by, the postgres-advisory
+ * driver's leases on the same name. It works behind a pooler in transaction mode.
  *
  * @returns True if the lock is held. False if another client holds it and `wait` is false.
- * @throws `InvalidArgumentError` if no transaction is open, for example because a pool was passed, or a client before
- * `BEGIN`: the lock would be free again at once. Also if the transaction is on a `Client` that a postgres-advisory
- * driver uses. Every other error is the client's own.
+ * @throws `InvalidArgumentError` if no transaction is open, for example because a pool was passed, or an object that
+ * sends to one, or a client before `BEGIN`: the lock would be free again at once. Nothing is locked then. Also if the
+ * transaction is on a `Client` that a postgres-advisory driver uses. Every other error is the client's own.
  *
  * @example
  * ```ts
@@ -52,9 +52,8 @@ export async function lockInTransaction(
     const rule = 'on a Client without a postgres-advisory driver: it would be granted that driver’s locks as well'
     throw new InvalidArgumentError('transaction', transaction, rule)
   }
-  const statement = wait ? advisoryStatements.lock_in_transaction : advisoryStatements.try_in_transaction
-  const [row] = await queryIn(transaction, statement, [advisoryKey(lockName), String(shared)])
-  return row?.['got'] === true
+  const values = [advisoryKey(lockName), String(shared), String(wait)]
+  return (await rowsIn(transaction, advisoryStatements.lock_in_transaction, values)) === 2
 }
 
 const OCCUPIED: unique symbol = Symbol.for('holdfast.postgres-advisory.occupied')

@@ -30,7 +30,7 @@ export async function openSession(
     // No other session has it.
     const sessionId = randomBytes(9).toString('hex')
     const values = [sessionId, String(!connection.isCallers)]
-    const row = (await connection.query(advisoryStatements.identity, values))[0] as Row
+    const row = await identify(connection, values)
     const identity = { pid: row['pid'] as string, sessionId }
     undoOpening = restoring(row['before'] as string)
     // A session survives a promotion, but its tokens would still have the lead of the old timeline.
@@ -39,7 +39,10 @@ export async function openSession(
     const isPooled = connection.serverPid !== identity.pid
     // The caller's one connection leaves no second one to prove it with.
     if (isPooled && connection.isCallers) throw new UnsupportedError(POOLER_REASON)
-    if (isPooled) await proveSession(connections, connection, identity)
+    if (isPooled) {
+      await proveSession(connections, connection, identity)
+      await proveReset(connections, connection)
+    }
     const lead = await leadOf(connection)
     await connection.script(preparation(sessionId, lead))
     undoOpening += deallocation(sessionId)
@@ -59,6 +62,50 @@ export async function openSession(
     throw error
   }
 }
+
+async function identify(connection: DedicatedConnection, values: readonly string[]): Promise<Row> {
+  try {
+    const row = (await connection.query(advisoryStatements.identity, values))[0] as Row
+    refuseOthers(row['version'])
+    return row
+  } catch (error) {
+    if (sqlState(error) !== undefined) {
+      // The first error is the one to report, if the server is PostgreSQL.
+      const [row] = await connection.query(advisoryStatements.version).catch(() => [])
+      if (row !== undefined) refuseOthers(row['version'])
+    }
+    throw error
+  }
+}
+
+/** Servers that speak PostgreSQL's protocol, but whose session locks exclude nothing, or whose ids do not rise. */
+function refuseOthers(version: unknown): void {
+  const text = String(version)
+  if (/^PostgreSQL \d/.test(text) && !/-YB-|Redshift|Greenplum/.test(text)) return
+  throw new UnsupportedError(`${NOT_POSTGRES}: its version is "${text.slice(0, 100)}". Use another store`)
+}
+
+const NOT_POSTGRES = 'advisory locks and their fencing tokens need PostgreSQL, and this is another server'
+
+/**
+ * Rejects with `UnsupportedError` if a lock of one session does not exclude the other one, or is not visible to it.
+ * Some servers and proxies accept `pg_try_advisory_lock` and do nothing.
+ */
+export async function proveExclusion(own: DedicatedConnection, other: DedicatedConnection): Promise<void> {
+  const key = [randomBytes(8).readBigInt64BE().toString()]
+  const ask = async (connection: DedicatedConnection, name: 'try_key' | 'see_key' | 'free_key', column: string) =>
+    (await connection.query(advisoryStatements[name], key))[0]?.[column] === true
+  const got = await ask(own, 'try_key', 'got')
+  const isSeen = await ask(other, 'see_key', 'seen')
+  const isShared = await ask(other, 'try_key', 'got')
+  if (isShared) await ask(other, 'free_key', 'freed')
+  const isFreed = await ask(own, 'free_key', 'freed')
+  if (!got || !isSeen || isShared || !isFreed) throw new UnsupportedError(NO_EXCLUSION)
+}
+
+const NO_EXCLUSION =
+  'a session lock that one connection has does not exclude another connection here, or is not visible to it: this ' +
+  'server or proxy does not implement advisory locks, or the connections lead to different servers'
 
 /**
  * By how much the tokens of this server are ahead, for each promotion of it or of a server that it replaced. See
@@ -120,6 +167,35 @@ async function proveSession(
     await Promise.allSettled(witnesses.map((witness) => witness.end()))
   }
 }
+
+/**
+ * Rejects with `UnsupportedError` behind a pooler that does not reset the session of a client that has disconnected: a
+ * client that is killed would keep its locks until the pooler closes that session, which can take an hour.
+ */
+async function proveReset(connections: PostgresConnections, own: DedicatedConnection): Promise<void> {
+  const key = [randomBytes(8).readBigInt64BE().toString()]
+  const leaving = await connections.dedicate({ onEnd: () => {} })
+  try {
+    await leaving.query(advisoryStatements.try_key, key)
+  } finally {
+    await leaving.end()
+  }
+  for (let look = 0; look < RESET_LOOKS; look += 1) {
+    if ((await own.query(advisoryStatements.see_key, key))[0]?.['seen'] !== true) return
+    await sleep(PAUSE_MS * (look + 1))
+  }
+  // The next client probably gets that session.
+  const next = await connections.dedicate({ onEnd: () => {} })
+  await next.query(advisoryStatements.free_key, key).catch(() => {})
+  await next.end().catch(() => {})
+  throw new UnsupportedError(NO_RESET)
+}
+
+const RESET_LOOKS = 15
+
+const NO_RESET =
+  'the pooler in between does not reset the session of a client that has disconnected: a client that is killed would ' +
+  'keep its locks. Set server_reset_query = DISCARD ALL (PgBouncer), or connect to PostgreSQL directly'
 
 const identityOf = async (connection: DedicatedConnection): Promise<Row | undefined> =>
   (await connection.query(advisoryStatements.witness))[0]

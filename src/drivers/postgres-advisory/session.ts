@@ -7,8 +7,8 @@ import type { PostgresConnections, Row } from '../postgres/connections.ts'
 import { sqlState, storeErrorFrom } from '../postgres/errors.ts'
 import { writeActivityComment } from './activity-comment.ts'
 import { HeldLocks, type LockRequest, type SessionLease } from './held-locks.ts'
-import { type OpenedSession, openSession, POOLER_REASON, PROOF_ROUNDS } from './open-session.ts'
-import { advisoryStatements, execution, type PreparedName, unlocking, unpublishing } from './statements.ts'
+import { type OpenedSession, openSession, POOLER_REASON, PROOF_ROUNDS, proveExclusion } from './open-session.ts'
+import { advisoryStatements, execution, type PreparedName, unlocking, unpublishing, waiting } from './statements.ts'
 
 /** A pinned connection and the locks on it. When it ends, all of them are lost at once. */
 export class Session {
@@ -41,6 +41,11 @@ export class Session {
     })
     session = new Session(opened, onLost)
     return session
+  }
+
+  /** Rejects with `UnsupportedError` if locks of this session do not exclude the other one. */
+  proveExclusion(other: Session): Promise<void> {
+    return proveExclusion(this.#opened.connection, other.#opened.connection)
   }
 
   get pid(): string {
@@ -83,7 +88,7 @@ export class Session {
     const [first, ...others] = requests
     if (first === undefined) return []
     if (others.length === 0) return [await this.#take(first, false)]
-    const row = await this.#request(requests, 'take_list', [...listOf(requests), this.#xid])
+    const row = await this.#request(requests, () => this.#send('take_list', [...listOf(requests), this.#xid]))
     refuseLate(row)
     const got = new Set(parseNumbers(row['got'] as string | null))
     return requests.map((each, index) => (got.has(index + 1) ? this.#granted(each, row) : undefined))
@@ -91,10 +96,22 @@ export class Session {
 
   /** Waits in the server's own queue. Ends only with the grant, or when another session calls `cancelWait`. */
   async wait(request: LockRequest): Promise<SessionLease> {
+    // A lock that this session has waited for changes hands often: one statement is faster. The server logs it as an
+    // error if that takes seconds.
+    const isBusy = this.waitedFor === request.key
     this.waitedFor = undefined
-    const lease = (await this.#take(request, true)) as SessionLease
+    const beganMs = systemClock.now().monotonicMs
+    const soon = isBusy ? await this.#take(request, true).catch(rethrowUnlessSlow) : undefined
+    const lease = soon ?? (await this.#waitInSlices(request, systemClock.now().monotonicMs - beganMs))
     this.waitedFor = request.key
     return lease
+  }
+
+  async #waitInSlices(request: LockRequest, waitedMs: number): Promise<SessionLease> {
+    const first = waiting(request, waitedMs)
+    const values = [request.key, String(request.shared), null, this.#xid]
+    const row = await this.#request([request], () => this.#send('take', values, { first }))
+    return this.#granted(request, row)
   }
 
   /** Removes another session from the queue. Closing its connection would leave it there until the server notices. */
@@ -122,18 +139,20 @@ export class Session {
       throw error
     }
     if (!released.every(Boolean)) {
-      this.#destroy(new StoreError('the server did not know of a lock that this connection was granted'))
+      this.#destroy(new StoreError(UNLOCKED))
     }
     return released
   }
 
   /**
    * Resolves if the connection, and with it every lock on it, still exists. True: some client wants a lease ended, so
-   * look with `releaseRequests`. A connection of the caller may be inside a transaction, and never says so.
+   * look with `releaseRequests`. A connection of the caller may be inside a transaction, and never says so. There the
+   * application can have released the locks, for example all of the session. Then they are lost.
    */
   async prove(): Promise<boolean> {
     if (!this.#opened.connection.isCallers) return (await this.#send('prove', []))['raised'] === true
-    await this.#send('ping', [])
+    const { lacks } = await this.#send('lacks', listOf([...this.leases.values()]))
+    if (lacks === true) this.#destroy(new StoreError(UNLOCKED))
     return false
   }
 
@@ -178,7 +197,7 @@ export class Session {
 
   async #take(request: LockRequest, waits: boolean): Promise<SessionLease | undefined> {
     const values = [request.key, String(request.shared), String(waits), this.#xid]
-    const row = await this.#request([request], 'take', values, waits ? 0 : undefined)
+    const row = await this.#request([request], () => this.#send('take', values, waits ? { timeoutMs: 0 } : undefined))
     refuseLate(row)
     return row['xid'] === null ? undefined : this.#granted(request, row)
   }
@@ -201,14 +220,9 @@ export class Session {
   }
 
   /** Requests locks. If that fails, the locks that the statement has taken are released, or the session is ended. */
-  async #request(
-    requests: readonly LockRequest[],
-    name: 'take' | 'take_list',
-    values: readonly string[],
-    timeoutMs?: number,
-  ): Promise<Row> {
+  async #request(requests: readonly LockRequest[], statement: () => Promise<Row>): Promise<Row> {
     try {
-      return await this.#doubting(requests, () => this.#send(name, values, timeoutMs))
+      return await this.#doubting(requests, statement)
     } catch (error) {
       // A cancel that arrives just after a lock was taken ends the statement, but not the lock.
       if (this.#lost === undefined && !isInFailedTransaction(error)) await this.#releaseExtra(requests)
@@ -237,26 +251,33 @@ export class Session {
     const comment = writeActivityComment([...this.leases.values(), ...this.#inDoubt].reverse(), maxCommentBytes)
     return connection.query(`${comment}${text}`, undefined, timeoutMs)
   }
-
-  /** An error that leaves the connection in doubt ends it. */
-  async #send(name: PreparedName, values: readonly string[], timeoutMs?: number): Promise<Row> {
+  /** An error that leaves the connection in doubt ends it. `first`: SQL that is sent before, and may take any time. */
+  async #send(
+    name: PreparedName,
+    values: readonly (string | null)[],
+    { timeoutMs, first }: { timeoutMs?: number | undefined; first?: string } = NO_TERMS,
+  ): Promise<Row> {
     if (this.#lost !== undefined) throw storeErrorFrom(this.#lost)
     const { sessionId, pid } = this.#opened
     try {
+      if (first !== undefined) await this.#query(first, 0)
       const [row] = await this.#query(execution(name, sessionId, values), timeoutMs)
       if (row?.['pid'] === pid) return row
-      throw new UnsupportedError(POOLER_REASON)
     } catch (error) {
-      // 26000: the statement is not prepared. This session has prepared it, so another one was reached.
-      if (sqlState(error) === '26000' || error instanceof UnsupportedError) {
-        const pooler = new UnsupportedError(POOLER_REASON)
-        this.#destroy(pooler)
-        throw pooler
-      }
       // 57P..: the server is ending the session.
       if (sqlState(error)?.startsWith('57P') ?? true) this.#destroy(storeErrorFrom(error))
-      throw error
+      // 26000: the statement is not prepared. This session has prepared it, so another one was reached.
+      if (sqlState(error) !== '26000') throw error
     }
+    throw this.#lostElsewhere()
+  }
+
+  #lostElsewhere(): Error {
+    // Where there is no pooler, other code has discarded the statement, and the locks with it.
+    const { isCallers } = this.#opened.connection
+    const gone = isCallers ? new StoreError(UNLOCKED) : new UnsupportedError(POOLER_REASON)
+    this.#destroy(gone)
+    return gone
   }
 
   /** A statement that fails halfway has taken some of its locks. They are the session's, so no rollback ends them. */
@@ -315,6 +336,18 @@ function refuseLate(row: Row): void {
 /** The caller's transaction has failed. The server does nothing until it is ended. */
 const isInFailedTransaction = (error: unknown): boolean => sqlState(error) === '25P02'
 
+/** Another slice of the wait is due: nothing has failed. */
+function rethrowUnlessSlow(error: unknown): undefined {
+  if (sqlState(error) !== '55P03') throw error
+}
+
 const isTimeout = (error: unknown): boolean => isA(error, StoreError) || messageOf(error) === 'Query read timeout'
+
+const UNLOCKED =
+  'the connection no longer has a lock that it was granted: other code has released it there, for example with ' +
+  'pg_advisory_unlock_all() or DISCARD ALL. Give the driver a connection or a pool of its own'
+
+/** As a constant: most statements have none. */
+const NO_TERMS = {}
 
 const MAX_UNLOCK_MS = 1_000

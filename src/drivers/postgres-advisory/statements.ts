@@ -3,18 +3,18 @@ import { namedStatements } from '../shared/named-statements.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
 import type { LockRequest } from './held-locks.ts'
 
-const PREPARED = ['take', 'take_list', 'unlock', 'unlock_list', 'cancel', 'ping', 'prove', 'locks'] as const
+const PREPARED = ['take', 'take_list', 'unlock', 'unlock_list', 'cancel', 'ping', 'prove', 'lacks', 'locks'] as const
 
 export type PreparedName = (typeof PREPARED)[number]
 
-type SessionName = 'identity' | 'timeline' | 'witness' | 'unlock_all' | 'own_locks' | 'release_requests'
+type SessionName = 'identity' | 'wait' | 'timeline' | 'witness' | 'unlock_all' | 'own_locks' | 'release_requests'
+type ProofName = 'version' | 'try_key' | 'see_key' | 'free_key'
 type ForceName = 'may_end' | 'request_release' | 'raise_flag' | 'lower_flag' | 'withdraw_request' | 'end_session'
 type LogName = 'log_force_release' | 'write_log'
-type TransactionName = 'lock_in_transaction' | 'try_in_transaction'
 
-export const advisoryStatements = namedStatements<PreparedName | SessionName | ForceName | LogName | TransactionName>(
-  readProtocol('postgres/advisory.sql'),
-)
+export const advisoryStatements = namedStatements<
+  PreparedName | SessionName | ProofName | ForceName | LogName | 'lock_in_transaction'
+>(readProtocol('postgres/advisory.sql'))
 
 /** A session that knows the statements has prepared them: its id is unique. `lead`: how far its tokens are ahead. */
 export const preparation = (sessionId: string, lead: number): string =>
@@ -28,13 +28,16 @@ export const deallocation = (sessionId: string): string =>
 
 /** Values are numbers, booleans, or lists of them, so nothing in them can be taken as SQL. */
 export function execution(name: PreparedName, sessionId: string, values: readonly (string | null)[]): string {
-  const literals = values.map((value) => {
-    if (value === null) return 'NULL'
-    assert(/^[-0-9a-z,{}]*$/.test(value), `not a list of numbers: ${value}`)
-    return `'${value}'`
-  })
+  const literals = values.map((value) => (value === null ? 'NULL' : numbers(value)))
   return `EXECUTE ${preparedName(name, sessionId)}${literals.length === 0 ? '' : `(${literals.join(',')})`}`
 }
+
+/** SQL that returns when the session has the lock. `waitedMs`: for how long the claim has waited before. */
+export const waiting = ({ key, shared }: LockRequest, waitedMs: number): string =>
+  advisoryStatements.wait
+    .replaceAll(':key', numbers(key))
+    .replaceAll(':shared', String(shared))
+    .replaceAll(':waited', String(Math.round(waitedMs)))
 
 /** SQL that restores the settings of a session from JSON. */
 export const restoring = (before: string): string =>
@@ -50,5 +53,10 @@ export const unpublishing = (xid: string): string =>
   `FROM (SELECT ${literal(xid)}::bigint) AS last (x);\n`
 
 const preparedName = (name: PreparedName, sessionId: string): string => `holdfast_${name}_${sessionId}`
+
+function numbers(value: string): string {
+  assert(/^[-0-9a-z,{}]*$/.test(value), `not a list of numbers: ${value}`)
+  return `'${value}'`
+}
 
 const literal = (text: string): string => `'${text.replaceAll("'", "''")}'`

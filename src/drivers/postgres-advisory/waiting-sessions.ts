@@ -79,10 +79,15 @@ export class WaitingSessions {
     )
   }
 
-  /** Opens a connection in advance, so that the first waiter does not have to wait for that. */
-  async prepare(): Promise<void> {
-    if (this.#parts.maxSessions === 0 || this.#idle.length > 0 || this.#waiters.size > 0) return
-    this.#keepIdle(await this.#parts.open())
+  /** A connection that was opened in advance, so that the first waiter does not have to wait for that. */
+  keep(session: Session): void {
+    if (this.isEmpty) this.#keepIdle(session)
+    else void endQuietly(session)
+  }
+
+  /** It may have connections, and has none. */
+  get isEmpty(): boolean {
+    return this.#parts.maxSessions > 0 && this.#idle.length === 0 && this.#waiters.size === 0
   }
 
   /** The claim knows of its lease. So it does not have to ask again to keep it. */

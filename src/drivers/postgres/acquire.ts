@@ -1,11 +1,12 @@
-import type { AcquireAnswer, Claim, LeaseRecord, Refusal } from '../../core/driver.ts'
+import type { AcquireAnswer, Claim, LeaseRecord } from '../../core/driver.ts'
 import { StoreError } from '../../core/errors.ts'
 import { safeCause } from '../../core/foreign-errors.ts'
 import { leftOver } from '../shared/groups.ts'
-import { booleanArray, numberArray, parseNumbers, parseTexts, textArray } from './arrays.ts'
+import { booleanArray, numberArray, textArray } from './arrays.ts'
 import type { Row } from './connections.ts'
 import { rowLocked } from './errors.ts'
 import type { CallName } from './statements.ts'
+import { withoutUnstorable } from './unstorable.ts'
 
 /** What all claims of a list are sent with. The SQL in `protocol/postgres` says what each parameter means. */
 export interface AcquireContext {
@@ -23,7 +24,7 @@ type Answers = readonly (AcquireAnswer | Error)[]
  */
 export async function acquire(claims: readonly Claim[], context: AcquireContext): Promise<Answers> {
   const start = claims.findIndex(({ forceUpTo, group }) => forceUpTo !== undefined || group !== undefined)
-  if (start === -1) return acquirePlain(claims, context)
+  if (start === -1) return sendPlain(claims, context)
   const { forceUpTo } = claims[start] as Claim
   const length = forceUpTo !== undefined ? 1 : claims.slice(start).findIndex(({ group }) => group === undefined)
   const end = length === -1 ? claims.length : start + length
@@ -32,96 +33,81 @@ export async function acquire(claims: readonly Claim[], context: AcquireContext)
     return send(of, context).catch((error: Error) => of.map(() => error))
   }
   return [
-    ...(await part(0, start, acquirePlain)),
-    ...(await part(start, end, forceUpTo === undefined ? acquireGroups : acquireByForce)),
+    ...(await part(0, start, sendPlain)),
+    ...(await part(start, end, forceUpTo === undefined ? sendGroups : acquireByForce)),
     ...(await part(end, claims.length, acquire)),
   ]
 }
 
+const sendPlain = (claims: readonly Claim[], context: AcquireContext): Promise<Answers> =>
+  withoutUnstorable(
+    claims.map((claim) => [claim]),
+    (part) => acquirePlain(part, context),
+  )
+
+function sendGroups(claims: readonly Claim[], context: AcquireContext): Promise<Answers> {
+  const groups = new Map<string | undefined, Claim[]>()
+  for (const claim of claims) groups.set(claim.group, [...(groups.get(claim.group) ?? []), claim])
+  return withoutUnstorable([...groups.values()], (part) => acquireGroups(part, context))
+}
+
 async function acquirePlain(claims: readonly Claim[], { call, address, relaxed }: AcquireContext): Promise<Answers> {
-  const [claim] = claims
-  if (claim === undefined) return []
-  const to = claims.some(({ waiterTtlMs }) => waiterTtlMs > 0) ? address : ''
-  if (claims.length > 1 || !isOneLock(claim)) {
-    return listAnswers(claims, await call('acquire', listValues(claims, to, relaxed)))
-  }
-  const { lockName, claimId, holderId, ttlMs, waiterTtlMs } = claim
-  const terms = [String(ttlMs), String(waiterTtlMs), jsonOf(claim), to, relaxed]
-  return [oneAnswer(claim, await call('acquire_one', [lockName, claimId, holderId, ...terms]))]
-}
-
-/** Whether `acquire_one` can be used for a claim. */
-const isOneLock = ({ mode, limit, permits }: Claim): boolean =>
-  mode === 'exclusive' && limit === undefined && permits === 1
-
-function oneAnswer(claim: Claim, row: Row): AcquireAnswer {
-  const answer = jsonIn<OneAnswer>('acquire_one', row['answer'])
-  if ('fencingToken' in answer) {
-    return { granted: true, fencingToken: answer.fencingToken, ttlMs: claim.ttlMs, acquiredAtMs: answer.grantedAt }
-  }
-  const { refusedAt, holder, ahead, until } = answer
-  // JSON has no infinity, so it comes as a text: a plain client's lease may have no end.
-  return refusal(claim, refusedAt, holder ?? undefined, ahead as number, Number(until))
-}
-
-function refusal(
-  { claimId, waiterTtlMs }: Claim,
-  answeredAtMs: number,
-  holder: LeaseRecord | undefined,
-  ahead: number,
-  askAgainMs: number,
-): Refusal {
-  // The holder is the claim itself, if it was handed the lock while the rest of a list was decided.
-  const shown = holder === undefined || holder.claimId === claimId ? {} : { holder }
-  return { granted: false, ...shown, ...(waiterTtlMs > 0 && { ahead, askAgainMs }), answeredAtMs }
-}
-
-type OneAnswer =
-  | { readonly fencingToken: number; readonly grantedAt: number }
-  | {
-      readonly refusedAt: number
-      readonly ahead: number | null
-      readonly until: number | string | null
-      readonly holder: LeaseRecord | null
-    }
-
-export function listValues(claims: readonly Claim[], address: string, relaxed: string): string[] {
+  if (claims.length === 0) return []
   const { lockNames, claimIds, holderIds, ttls, metadata } = claimArrays(claims)
   const modes = booleanArray(claims.map(({ mode }) => mode === 'shared'))
   const limits = numberArray(claims.map(({ limit }) => limit))
   const permits = numberArray(claims.map((claim) => claim.permits))
   const waiterTtls = numberArray(claims.map(({ waiterTtlMs }) => waiterTtlMs))
-  return [lockNames, claimIds, holderIds, modes, limits, permits, ttls, waiterTtls, metadata, address, relaxed]
-}
-
-export function listAnswers(claims: readonly Claim[], row: Row): (AcquireAnswer | StoreError)[] {
-  const { grantOf, refused, holders, answeredAtMs } = answersIn(row)
-  const [ahead, until] = [numbersIn(row, 'refused_ahead'), numbersIn(row, 'refused_until')]
-  return claims.map((claim) => {
-    const { lockName, claimId } = claim
-    const grant = grantOf(claim)
-    if (grant !== undefined) return grant
-    const index = refused.get(claimId)
-    if (index === undefined) return rowLocked(lockName)
-    return refusal(claim, answeredAtMs, holders[lockName], ahead[index] as number, until[index] as number)
-  })
+  const to = claims.some(({ waiterTtlMs }) => waiterTtlMs > 0) ? address : ''
+  const terms = [modes, limits, permits, ttls, waiterTtls, metadata, to, relaxed]
+  return answersTo(claims, await call('acquire', [lockNames, claimIds, holderIds, ...terms]))
 }
 
 async function acquireGroups(claims: readonly Claim[], { call, relaxed }: AcquireContext): Promise<Answers> {
   const { lockNames, claimIds, holderIds, ttls, metadata } = claimArrays(claims)
   const groups = textArray(claims.map(({ group }) => group))
-  const row = await call('acquire_groups', [lockNames, claimIds, groups, holderIds, ttls, metadata, relaxed])
-  const { grantOf, refused, holders, answeredAtMs } = answersIn(row)
-  const notKnown = new Set(textsIn(row, 'not_known'))
-  const refusedGroups = new Set(claims.filter(({ claimId }) => refused.has(claimId)).map(({ group }) => group))
-  return claims.map((claim) => {
-    const { lockName, claimId, group } = claim
-    const grant = grantOf(claim)
-    if (grant !== undefined) return grant
-    const holder = holders[lockName]
-    if (refused.has(claimId)) return { granted: false, ...(holder && { holder }), answeredAtMs }
-    if (!refusedGroups.has(group)) return rowLocked(lockName)
-    return notKnown.has(claimId) ? leftOver(lockName) : { granted: false, free: true, answeredAtMs }
+  return answersTo(
+    claims,
+    await call('acquire_groups', [lockNames, claimIds, groups, holderIds, ttls, metadata, relaxed]),
+  )
+}
+
+/** One answer of `holdfast_acquire` or `holdfast_acquire_group`. Null: not known. */
+type SentAnswer =
+  | { readonly fencingToken: number; readonly grantedAt: number }
+  | {
+      readonly refusedAt: number
+      readonly ahead?: number | null
+      /** JSON has no infinity, so it comes as a text: a plain client's lease may have no end. */
+      readonly until?: number | string | null
+      readonly holder?: LeaseRecord | null
+      readonly free?: true
+      readonly leftOver?: true
+    }
+  | null
+
+function answersTo(claims: readonly Claim[], row: Row): Answers {
+  const sent = jsonIn<SentAnswer[]>('acquire', row['answers'])
+  // Of the refusals on one name, only the first has the holder.
+  const holders = new Map<string, LeaseRecord>()
+  for (const [index, { lockName }] of claims.entries()) {
+    const answer = sent[index]
+    if (answer && 'refusedAt' in answer && answer.holder) holders.set(lockName, answer.holder)
+  }
+  return claims.map(({ lockName, claimId, ttlMs, waiterTtlMs }, index) => {
+    const answer = sent[index]
+    if (!answer) return rowLocked(lockName)
+    if ('fencingToken' in answer) {
+      return { granted: true, fencingToken: answer.fencingToken, ttlMs, acquiredAtMs: answer.grantedAt }
+    }
+    if (answer.leftOver) return leftOver(lockName)
+    const answeredAtMs = answer.refusedAt
+    if (answer.free) return { granted: false, free: true, answeredAtMs }
+    const holder = holders.get(lockName)
+    // The holder is the claim itself, if it was handed the lock while the rest of a list was decided.
+    const shown = holder === undefined || holder.claimId === claimId ? {} : { holder }
+    const place = waiterTtlMs > 0 && { ahead: answer.ahead as number, askAgainMs: Number(answer.until) }
+    return { granted: false, ...shown, ...place, answeredAtMs }
   })
 }
 
@@ -153,27 +139,3 @@ export function jsonIn<T extends object>(statement: string, text: unknown): T {
     throw new StoreError(`PostgreSQL answered ${statement} with a text that is no JSON`, { cause: safeCause(error) })
   }
 }
-
-function answersIn(row: Row) {
-  const granted = positionsIn(row, 'granted_claims')
-  const [tokens, grantTimes] = [numbersIn(row, 'granted_tokens'), numbersIn(row, 'granted_at')]
-  return {
-    grantOf({ claimId, ttlMs }: Claim): AcquireAnswer | undefined {
-      const index = granted.get(claimId)
-      if (index === undefined) return undefined
-      const [fencingToken, acquiredAtMs] = [tokens[index] as number, grantTimes[index] as number]
-      return { granted: true, fencingToken, ttlMs, acquiredAtMs }
-    },
-    /** The positions of the refused claims in the lists of the answer. */
-    refused: positionsIn(row, 'refused_claims'),
-    holders: JSON.parse((row['holders'] as string | null) ?? '{}') as Partial<Record<string, LeaseRecord>>,
-    answeredAtMs: Number(row['refused_at']),
-  }
-}
-
-const textsIn = (row: Row, name: string): string[] => parseTexts(row[name] as string | null)
-
-const numbersIn = (row: Row, name: string): number[] => parseNumbers(row[name] as string | null)
-
-const positionsIn = (row: Row, name: string): ReadonlyMap<string, number> =>
-  new Map(textsIn(row, name).map((claimId, index) => [claimId, index]))

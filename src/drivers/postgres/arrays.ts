@@ -28,12 +28,3 @@ export const parseBooleans = (text: string | null): (boolean | undefined)[] =>
   elements(text).map((element) => (element === 'NULL' ? undefined : element === 't'))
 
 const elements = (text: string | null): string[] => (text === null || text === '{}' ? [] : text.slice(1, -1).split(','))
-
-/** The server quotes an element only if it has to. */
-export function parseTexts(text: string | null): string[] {
-  if (text === null || text === '{}') return []
-  if (!text.includes('"')) return text.slice(1, -1).split(',')
-  return [...text.matchAll(/"((?:[^"\\]|\\.)*)"|([^{},"]+)/gs)].map(([, inQuotes, bare]) =>
-    inQuotes === undefined ? (bare as string) : inQuotes.replaceAll(/\\(.)/gs, '$1'),
-  )
-}

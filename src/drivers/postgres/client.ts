@@ -2,8 +2,17 @@ import { InvalidArgumentError, MissingClientError } from '../../core/errors.ts'
 import { isReadable } from '../../core/options.ts'
 import { importIfThere } from '../shared/optional-client.ts'
 import type { PostgresConnections } from './connections.ts'
-import { type PgClient, type PgPool, pgClientConnections, pgPoolConnections } from './pg-client.ts'
-import { type PostgresSql, sqlConnections, unrefSockets } from './postgres-js-client.ts'
+import { besideCallers } from './own-connections.ts'
+import {
+  ownPoolFor,
+  ownPoolLike,
+  type PgClient,
+  type PgPool,
+  type PoolClass,
+  pgClientConnections,
+  pgPoolConnections,
+} from './pg-client.ts'
+import { ownSqlLike, type PostgresSql, sqlConnections, unrefSockets } from './postgres-js-client.ts'
 import { type PostgresTarget, pgConfig, postgresConfig, postgresPlace } from './url.ts'
 
 export type { PgClient, PgPool } from './pg-client.ts'
@@ -17,11 +26,20 @@ export type PostgresClient = PgPool | PgClient | PostgresSql
 
 export function connectionsOf(client: unknown): PostgresConnections {
   if (!isReadable(client)) throw new InvalidArgumentError('client', client, RULE)
-  if (isSql(client)) return sqlConnections(client)
-  if (isPgClient(client)) return pgClientConnections(client)
-  if (isPgPool(client)) return pgPoolConnections(client, { owned: false })
+  if (isSql(client)) return besideCallers(sqlConnections(client), () => ownSqlLike(client))
+  if (isPgClient(client)) return besideCallers(pgClientConnections(client), () => ownPgPoolFor(client))
+  if (isPgPool(client))
+    return besideCallers(pgPoolConnections(client, { owned: false }), async () => ownPoolLike(client))
   throw new InvalidArgumentError('client', client, RULE)
 }
+
+async function ownPgPoolFor(client: PgClient): Promise<PostgresConnections> {
+  const pg = await importIfThere('pg')
+  if (pg === undefined) throw new MissingClientError('a Client of pg', ['pg'])
+  return ownPoolFor(client, poolIn(pg))
+}
+
+const poolIn = (pg: Record<string, unknown>): PoolClass => ((pg['default'] ?? pg) as { Pool: PoolClass }).Pool
 
 const RULE = 'a Pool or a Client of pg, or what postgres() gives'
 
@@ -29,7 +47,7 @@ const RULE = 'a Pool or a Client of pg, or what postgres() gives'
 export async function openConnections(target: PostgresTarget): Promise<PostgresConnections> {
   const pg = await importIfThere('pg')
   if (pg !== undefined) {
-    const { Pool } = (pg['default'] ?? pg) as { Pool: new (config: object) => PgPool }
+    const Pool = poolIn(pg)
     const config = { max: POOL_SIZE, connectionTimeoutMillis: CONNECT_MS, keepAlive: true, allowExitOnIdle: true }
     const pool = new Pool({ ...config, ...pgConfig(target) })
     return pgPoolConnections(pool, { owned: true, place: postgresPlace(target) })

@@ -37,7 +37,7 @@ export function storeErrorFrom(
   const said = messageOf(error)
   const trouble = state === undefined ? connectionTrouble(error) : undefined
   const isPermanent = trouble?.isPermanent ?? (isRefusal(state, said) || (state === READ_ONLY && !hasWritten))
-  const reason = trouble === undefined ? reasonFor(state, said) : wordsFor(trouble)
+  const reason = trouble === undefined ? reasonFor(state, said, error) : wordsFor(trouble)
   const code = codeOf(error)
   const where = place === undefined ? '' : ` at ${place}`
   const message = `PostgreSQL${where} ${reason} (${typeof code === 'string' ? code : 'no code'}: ${said})`
@@ -46,7 +46,9 @@ export function storeErrorFrom(
 
 /** The login, the database and the privileges: another try cannot change the answer. */
 const isRefusal = (state: string | undefined, said: string): boolean =>
-  state === undefined ? said.startsWith('SASL') : ['28', '3D'].includes(state.slice(0, 2)) || state === '42501'
+  state === undefined
+    ? said.startsWith('SASL')
+    : ['28', '3D'].includes(state.slice(0, 2)) || state === '42501' || state === UNSTORABLE
 
 function wordsFor({ kind, reason, advice }: ConnectionTrouble): string {
   if (kind === 'closed') return BROKEN
@@ -54,12 +56,18 @@ function wordsFor({ kind, reason, advice }: ConnectionTrouble): string {
   return `could not be reached: ${reason}${remedy && `. ${remedy}`}`
 }
 
-function reasonFor(state: string | undefined, said: string): string {
+function reasonFor(state: string | undefined, said: string, error: unknown): string {
   if (state === undefined) return isRefusal(state, said) ? LOGIN : BROKEN
   if (state === '28000' && /no encryption|SSL off/i.test(said)) return NOT_WITHOUT_TLS
+  if (state === '55P03' && !isOfRow(error)) return FILE_GROWS
   return reasons[state] ?? reasons[state.slice(0, 2)] ?? 'refused the statement'
 }
 
+/** `lock_timeout` also ends waits for a file that another session makes grow. In every language, a row has a place. */
+const isOfRow = (error: unknown): boolean =>
+  /\(\d+,\d+\)/.test(String((error as { where?: unknown } | undefined)?.where ?? '(0,0)'))
+
+const FILE_GROWS = 'waited too long for a file to grow. Is the disk slow or full?'
 const BROKEN = 'could not be reached, or the connection broke'
 const LOGIN = 'did not accept the user or the password'
 const NOT_WITHOUT_TLS =
@@ -75,14 +83,22 @@ const ROW_LOCKED = 'its row has been locked by another transaction for too long.
 export const rowLocked = (lockName = ''): StoreError =>
   new StoreError(`it is not known whether "${lockName}" is held: ${ROW_LOCKED}`)
 
+/** The encoding of the database lacks a character of a text that was sent. */
+export const UNSTORABLE = '22P05'
+
 const reasons: Record<string, string> = {
   '08': BROKEN,
+  [UNSTORABLE]:
+    'cannot keep this text: the encoding of the database lacks one of its characters. Use a database in UTF8',
   '25006': 'is a standby, or read-only, on which no lock can be taken: connect to the primary',
   '28': LOGIN,
   '3D000': 'has no such database',
   '42501':
     'does not let this role use the lock tables: grant it the privileges listed in docs/drivers/postgres.md ' +
     'under "A role of its own"',
+  '42883':
+    'has no lock functions like those that this version of Holdfast calls: a newer version may have replaced them. ' +
+    'Upgrade Holdfast',
   '53': 'has run out of resources',
   '53200':
     'has no room left for locks: raise max_locks_per_transaction, or take fewer advisory locks at once (shared memory)',

@@ -4,7 +4,7 @@ import { safeCause } from '../../core/foreign-errors.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
 import { sqlState } from './errors.ts'
 import { statementsFor } from './statements.ts'
-import { type PostgresTransaction, queryIn } from './transaction.ts'
+import { type PostgresTransaction, rowsIn } from './transaction.ts'
 
 export type { PostgresTransaction } from './transaction.ts'
 
@@ -70,8 +70,7 @@ export interface PostgresFence extends FencingGuard {
 
 async function reset(transaction: PostgresTransaction, resource: string, options?: FenceOptions): Promise<boolean> {
   checkResource(resource)
-  const [row] = await ask('reset_fence', transaction, [resource], options)
-  return row?.['forgotten'] === '1'
+  return (await ask('reset_fence', transaction, [resource], options)) === 2
 }
 
 async function accept(
@@ -93,9 +92,9 @@ async function ask(
   transaction: PostgresTransaction,
   values: readonly string[],
   options: FenceOptions = {},
-) {
+): Promise<number> {
   const { schema = 'public' } = checkOptions(options, OPTIONS)
-  return queryIn(transaction, statementsFor(schema)[statement], values).catch((error: unknown) => {
+  return rowsIn(transaction, statementsFor(schema)[statement], values).catch((error: unknown) => {
     if (!MISSING.some((state) => hasState(error, state))) throw error
     const command = `holdfast migrate --only fence --schema ${schema}`
     const message = `the schema "${schema}" of this database has no holdfast_fence, or an old one: run "${command}"`

@@ -10,54 +10,39 @@ import type { PostgresConnections } from './connections.ts'
 import { sqlState, storeErrorFrom } from './errors.ts'
 import { quoteIdentifier, statementsFor } from './statements.ts'
 
-/**
- * In order. If the last one has not been run, all of them are run again: each updates its own tables and functions from
- * any earlier version. So every change of a file needs a new file with the next number.
- */
-const TEXTS: readonly string[] = [
-  readProtocol('postgres/0001-tables.sql'),
-  readProtocol('postgres/0002-tokens.sql'),
-  readProtocol('postgres/0003-queue.sql'),
-  readProtocol('postgres/0004-leases.sql'),
-  readProtocol('postgres/0005-inspect.sql'),
-  readProtocol('postgres/0006-plain.sql'),
-  readProtocol('postgres/0007-rates.sql'),
-  readProtocol('postgres/0008-fences.sql'),
-  readProtocol('postgres/0009-force.sql'),
-  readProtocol('postgres/0010-steal.sql'),
-  readProtocol('postgres/0011-calls.sql'),
-  readProtocol('postgres/0012-rate-changes.sql'),
-  readProtocol('postgres/0013-groups.sql'),
-  readProtocol('postgres/0014-one.sql'),
-  readProtocol('postgres/0015-key.sql'),
-  readProtocol('postgres/0016-durability.sql'),
-]
+/** The version of the tables and functions. Every change of one of the files needs a new number in schema.sql, too. */
+export const FORMAT = 1
 
-/** The migration that `postgresFence` needs. */
-const FENCE_VERSION = 8
-
-/** Selects migrations. */
+/** Selects what is created. */
 export interface MigrationScope {
   /**
    * `fence`: only what `postgresFence` needs, for a database that keeps the protected data but no locks. Without it,
-   * all migrations are run.
+   * everything is created.
    */
   readonly only?: 'fence'
 }
 
-function migrations({ only }: MigrationScope = {}): readonly { readonly version: number; readonly sql: string }[] {
-  const all = TEXTS.map((sql, index) => ({ version: index + 1, sql }))
-  return only === undefined ? all : all.filter(({ version }) => version === FENCE_VERSION)
+function filesFor(schema: string, { only }: MigrationScope): readonly string[] {
+  const fence = readProtocol('postgres/fence.sql')
+  if (only !== undefined) return [fence]
+  const name = quoteIdentifier(schema)
+  // The procedures contain the name of the schema, which may contain anything, even the end of their text.
+  let tag = '$holdfast$'
+  while (name.includes(tag)) tag = `${tag.slice(0, -1)}_$`
+  const functions = readProtocol('postgres/functions.sql')
+    .replaceAll('$holdfast$', () => tag)
+    .replaceAll(':"schema"', () => name)
+  return [readProtocol('postgres/schema.sql'), functions, fence]
 }
 
 /**
- * The migrations as plain SQL, for your own migration tool or for psql. It can be run again.
+ * The tables and functions as plain SQL, for your own migration tool or for psql. It can be run again.
  * @throws `InvalidArgumentError` if `schema` is not the name of a schema, or an option is unknown.
  */
 export function migrationScript(schema: string, options: MigrationScope = {}): string {
   const { begin_migration, use_schema } = statementsFor(schema)
   const createSchema = `CREATE SCHEMA IF NOT EXISTS ${quoteIdentifier(schema)};`
-  const files = migrations(checkScope(options)).map(({ sql }) => sql)
+  const files = filesFor(schema, checkScope(options))
   return [begin_migration, createSchema, use_schema, ...files, 'COMMIT;\n'].join('\n\n')
 }
 
@@ -69,9 +54,12 @@ export function checkScope(options: MigrationScope): MigrationScope {
 
 const SCOPE = optionNames<MigrationScope>({ only: true })
 
-/** Makes sure, before the first call, that the tables are up to date. */
+/**
+ * Makes sure, before the first call, that the tables are up to date. Newer ones are used as they are: what a call means
+ * does not change without a new name for its procedure.
+ */
 export async function prepare(connections: PostgresConnections, schema: string, migrates: boolean): Promise<void> {
-  if ((await readVersion(connections, schema)) >= latestVersion()) return
+  if ((await readVersion(connections, schema)) >= FORMAT) return
   if (!migrates) {
     throw new StoreError(
       `the lock tables in the schema "${schema}" at ${connections.place} are missing or old: ` +
@@ -82,7 +70,7 @@ export async function prepare(connections: PostgresConnections, schema: string, 
   await migrate(connections, schema)
 }
 
-/** The number of the last migration that was run; 0 if there was none. */
+/** The version of the tables and functions; 0 if there are none. */
 export async function readVersion(connections: PostgresConnections, schema: string): Promise<number> {
   try {
     return await versionIn(connections, schema)
@@ -94,21 +82,19 @@ export async function readVersion(connections: PostgresConnections, schema: stri
 
 async function versionIn({ query }: Pick<PostgresConnections, 'query'>, schema: string): Promise<number> {
   const [row] = await query(statementsFor(schema).version, [])
-  return Number(row?.['version'])
+  return Number(row?.['version'] ?? 0)
 }
 
-export const latestVersion = (): number => TEXTS.length
-
 /**
- * Brings the schema up to date in one transaction. Returns the numbers of the migrations that it ran. Any number of
- * instances may call it at once. If a table is locked, it tries again, for up to a minute. Each try waits only briefly,
- * because calls of other clients queue behind it.
+ * Brings the schema up to date in one transaction. Returns whether there was something to do. Any number of instances
+ * may call it at once. If a table is locked, it tries again, for up to a minute. Each try waits only briefly, because
+ * calls of other clients queue behind it.
  */
 export async function migrate(
   connections: PostgresConnections,
   schema: string,
   scope: MigrationScope = {},
-): Promise<readonly number[]> {
+): Promise<boolean> {
   const startedMs = systemClock.now().monotonicMs
   for (;;) {
     try {
@@ -129,11 +115,7 @@ export async function migrate(
 const MAX_LOCKED_MS = 60_000
 const RETRY_MS = 300
 
-async function migrateOnce(
-  connections: PostgresConnections,
-  schema: string,
-  scope: MigrationScope,
-): Promise<readonly number[]> {
+async function migrateOnce(connections: PostgresConnections, schema: string, scope: MigrationScope): Promise<boolean> {
   const statements = statementsFor(schema)
   const connection = await connections.dedicate({ onEnd: () => {} })
   try {
@@ -143,14 +125,14 @@ async function migrateOnce(
     await connection.script(statements.use_schema)
     // An error would end the transaction. So the table is looked for first.
     const table = await connection.query(
-      "SELECT FROM pg_tables WHERE schemaname = $1::text AND tablename = 'holdfast_migrations'",
+      "SELECT FROM pg_tables WHERE schemaname = $1::text AND tablename = 'holdfast_format'",
       [schema],
     )
     const version = table.length === 0 ? 0 : await versionIn(connection, schema)
-    const due = version >= latestVersion() ? [] : migrations(scope)
-    for (const { sql } of due) await connection.script(sql)
+    const due = version >= FORMAT ? [] : filesFor(schema, scope)
+    for (const file of due) await connection.script(file)
     await connection.script('COMMIT')
-    return due.map(({ version }) => version)
+    return due.length > 0
   } catch (error) {
     // The first error is the one to report.
     await connection.script('ROLLBACK').catch(() => {})

@@ -21,6 +21,8 @@ export interface NotifyConnectionParts {
 /** One connection that listens. The one before it may still be closing, and must not affect this one. */
 interface Subscription {
   opened?: Promise<DedicatedConnection>
+  /** Notifications arrive. */
+  isReady?: boolean
   pingTimer?: NodeJS.Timeout
 }
 
@@ -88,6 +90,7 @@ export function createNotifyConnection({ connections, channel, statements, prepa
       throw error
     }
     if (current !== subscription) return connection
+    subscription.isReady = true
     // A waiter keeps the process alive. The connection over which it may be woken does not.
     connection.keepAlive(false)
     // A connection without traffic cannot be told from a half-open one, and idle timeouts would end it.
@@ -145,7 +148,7 @@ export function createNotifyConnection({ connections, channel, statements, prepa
     await stop()
   }
 
-  return { listen, close }
+  return { listen, isListening: () => current?.isReady === true, close }
 }
 
 /** The connection is not used any more. An error while it closes, for example because it is broken, changes nothing. */
@@ -162,7 +165,7 @@ const NOT_DELIVERED =
 
 /** Every role that can connect can send to a channel. A payload without the expected form is ignored. */
 
-/** One event of `holdfast_tell`. Its texts stay as they were sent: the proof is about them. */
+/** One event of `holdfast_send_events`. Its texts stay as they were sent: the proof is about them. */
 interface WakeEvent {
   readonly claimId: string
   /** Absent: the claim should ask again. */
@@ -171,7 +174,7 @@ interface WakeEvent {
   isProvedBy(key: string, callId: string): boolean
 }
 
-/** The channel of `holdfast_steal`. */
+/** The channel of `holdfast_acquire_by_force`. */
 const FORCED_CHANNEL = 'holdfast_stolen'
 
 export function parseEvents(payload: string): WakeEvent[] {
@@ -196,7 +199,7 @@ function eventFrom(event: unknown): WakeEvent | undefined {
   return { claimId, grant: { granted: true, fencingToken, ttlMs, acquiredAtMs }, isProvedBy }
 }
 
-/** What `holdfast_steal` sends: the claims whose leases were ended by force, and the new holder. */
+/** What `holdfast_acquire_by_force` sends: the claims whose leases were ended by force, and the new holder. */
 export function parseForced(payload: string): { lost: readonly string[]; by: string } | undefined {
   try {
     const { lost, by } = JSON.parse(payload) as { lost?: unknown; by?: unknown }

@@ -46,6 +46,7 @@ export interface PgQuery {
   values?: (string | null)[]
   query_timeout?: number
   name?: string
+  types?: { getTypeParser(oid: number): (value: string | Uint8Array) => string | boolean }
 }
 
 export interface PgResult {
@@ -73,6 +74,7 @@ export function pgPoolConnections(
     place,
     query: send,
     call: send,
+    keep: send,
     isPool: true,
     async dedicate(events) {
       const { Client, options } = pool as unknown as { Client?: new (config: unknown) => OwnClient; options: unknown }
@@ -92,6 +94,42 @@ export function pgPoolConnections(
       if (owned) await endOrDestroy(pool, () => clients)
     },
   }
+}
+
+/** A pool of ours with the settings of the caller's pool. */
+export function ownPoolLike(pool: PgPool): PostgresConnections {
+  const { options, Client, constructor: Pool } = pool as unknown as CallersPool
+  return ownPool(Pool, { ...options, Client }, options)
+}
+
+/** A pool of ours with the settings of the caller's client. `Pool` is that of the package pg. */
+export function ownPoolFor(client: PgClient, Pool: PoolClass): PostgresConnections {
+  const { connectionParameters, constructor: Client } = client as unknown as CallersClient
+  return ownPool(Pool, { ...connectionParameters, Client }, connectionParameters)
+}
+
+function ownPool(
+  Pool: PoolClass,
+  settings: object,
+  { password }: { readonly password?: unknown },
+): PostgresConnections {
+  // Two, so that a release that waits for its row does not delay renewals. pg hides the password from a spread.
+  const own = { max: 2, min: 0, idleTimeoutMillis: 60_000, connectionTimeoutMillis: 5_000, allowExitOnIdle: true }
+  const secret = password === undefined ? {} : { password }
+  return pgPoolConnections(new Pool({ ...settings, ...secret, ...own }), { owned: true })
+}
+
+export type PoolClass = new (settings: object) => PgPool
+
+interface CallersPool {
+  readonly options: { readonly password?: unknown }
+  readonly Client: unknown
+  readonly constructor: PoolClass
+}
+
+interface CallersClient {
+  readonly connectionParameters: { readonly password?: unknown }
+  readonly constructor: unknown
 }
 
 /** The clients that a pool of ours has, kept up to date. */
@@ -136,18 +174,20 @@ interface OwnClient extends PgClient, WithSocket {
 export function pgClientConnections(client: PgClient): PostgresConnections {
   ignoreErrorEvents(client)
   const inTurn = queueOf(client)
+  const call: PostgresConnections['call'] = (text, values) =>
+    inTurn(async () => {
+      // A call that the server refuses aborts the caller's transaction. A heartbeat must not do that. So the client's
+      // own transaction status is checked first. (Older versions of pg do not have it.)
+      const status = client.getTransactionStatus?.()
+      if (status === 'T' || status === 'E') throw new StoreError(IN_TRANSACTION, { retryable: false })
+      return query(client, text, values)
+    })
   return {
     place: placeOf(client as PgPlace),
     // Without names: prepared statements would stay on the caller's connection.
     query: (text, values) => inTurn(() => query(client, text, values)),
-    call: (text, values) =>
-      inTurn(async () => {
-        // A call that the server refuses aborts the caller's transaction. A heartbeat must not do that. So the client's
-        // own transaction status is checked first. (Older versions of pg do not have it.)
-        const status = client.getTransactionStatus?.()
-        if (status === 'T' || status === 'E') throw new StoreError(IN_TRANSACTION, { retryable: false })
-        return query(client, text, values)
-      }),
+    call,
+    keep: call,
     isPool: false,
     // The connection stays open, so exactly what was done on it has to be undone.
     async dedicate(events) {
@@ -225,10 +265,18 @@ async function query(
   values: readonly (string | null)[] | undefined,
   { timeoutMs = QUERY_MS, name }: { timeoutMs?: number; name?: string | undefined } = {},
 ): Promise<readonly Row[]> {
-  const config = { text, query_timeout: timeoutMs, ...(values && { values: [...values] }), ...(name && { name }) }
+  const own = { text, query_timeout: timeoutMs, types }
+  const config = { ...own, ...(values && { values: [...values] }), ...(name && { name }) }
   const { rows } = await client.query(config)
   return rows as readonly Row[]
 }
+
+/** The columns of our statements are texts and booleans. The application may have other parsers, or binary values. */
+const types: NonNullable<PgQuery['types']> = { getTypeParser: (oid) => (oid === BOOLEAN ? parseBoolean : parseText) }
+const parseText = (value: string | Uint8Array): string =>
+  typeof value === 'string' ? value : Buffer.from(value).toString()
+const parseBoolean = (value: string | Uint8Array): boolean => value === 't' || value[0] === 1
+const BOOLEAN = 16
 
 /**
  * Sends a call again if nothing was done.

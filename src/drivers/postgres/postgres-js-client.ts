@@ -32,9 +32,18 @@ const IDLE_MS = 10_000
  * `reopen` creates another pool like this one. It is passed where the pool is ours. A pool with half-open connections
  * never answers again, and is replaced. So is a pool that was idle for a while. A new pool connects with its first
  * call.
+ *
+ * A pool of the caller that converts rows is replaced with one of ours, which has the same settings, but does not.
  */
 export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): PostgresConnections {
   let sql = given
+  const converts = convertsRows(given)
+  let opening: Promise<void> | undefined
+  const openPlain = async (): Promise<void> => {
+    const create = await importCreate()
+    reopen = () => create({ ...plainOptions(given, create), max: Math.min(maxOf(given), PLAIN_SIZE) })
+    sql = reopen()
+  }
   let inFlight = 0
   let idleTimer: NodeJS.Timeout | undefined
   let isClosed = false
@@ -46,6 +55,10 @@ export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): 
   }
 
   const query: PostgresConnections['query'] = async (text, values) => {
+    if (converts) {
+      opening ??= openPlain()
+      await opening
+    }
     const current = sql
     const late = (): StoreError => {
       if (reopen !== undefined && sql === current) replace()
@@ -72,7 +85,8 @@ export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): 
     place: placeOf(given),
     query,
     call: query,
-    isPool: (given.options as { max?: number }).max !== 1,
+    keep: query,
+    isPool: maxOf(given) !== 1,
     dedicate: (events) => dedicate(sql, events),
     async close() {
       isClosed = true
@@ -113,10 +127,53 @@ interface SqlOptions {
   readonly database?: string
 }
 
-async function dedicate(given: PostgresSql, events: DedicatedEvents): Promise<DedicatedConnection> {
+type Create = (options: object) => PostgresSql
+
+async function importCreate(): Promise<Create> {
   const found = await importIfThere('postgres')
-  const create = found?.['default'] as ((options: object) => PostgresSql) | undefined
-  if (create === undefined) throw new MissingClientError('a client of postgres', ['postgres'])
+  if (found === undefined) throw new MissingClientError('a client of postgres', ['postgres'])
+  return found['default'] as Create
+}
+
+/** What an application can have done to all rows: other names of columns, other values, other types. */
+interface Conversions {
+  readonly transform?: Record<'column' | 'value' | 'row', { readonly from?: unknown } | undefined>
+  readonly parsers?: Readonly<Record<number, ((value: string) => unknown) | undefined>>
+}
+
+/** The columns of our statements are texts, which have no parser, and booleans. */
+function convertsRows({ options }: PostgresSql): boolean {
+  const { transform, parsers } = options as Conversions
+  return (
+    Object.values(transform ?? {}).some((each) => typeof each?.from === 'function') ||
+    [TEXT, VARCHAR].some((type) => parsers?.[type] !== undefined) ||
+    parsers?.[BOOLEAN]?.('t') !== true
+  )
+}
+
+/** The settings of a pool without its conversions. */
+function plainOptions(given: PostgresSql, create: Create): object {
+  // It connects with its first query, so never.
+  const { transform, parsers, serializers } = create({}).options as Conversions & { serializers?: unknown }
+  const own = { fetch_types: false, onnotice: () => {}, transform, parsers, serializers }
+  return { ...given.options, ...unrefSockets(given.options), ...own }
+}
+
+const maxOf = ({ options }: PostgresSql): number => (options as { max?: number }).max ?? 10
+
+const [BOOLEAN, TEXT, VARCHAR] = [16, 25, 1043] as const
+const PLAIN_SIZE = 4
+
+/** A pool of ours with the settings of the caller's pool. */
+export async function ownSqlLike(given: PostgresSql): Promise<PostgresConnections> {
+  const create = await importCreate()
+  // Two, so that a release that waits for its row does not delay renewals.
+  const open = (): PostgresSql => create({ ...plainOptions(given, create), max: 2, connect_timeout: 5 })
+  return sqlConnections(open(), open)
+}
+
+async function dedicate(given: PostgresSql, events: DedicatedEvents): Promise<DedicatedConnection> {
+  const create = await importCreate()
   let ended = false
   let connected = false
   const drop = (): void => {
@@ -130,9 +187,9 @@ async function dedicate(given: PostgresSql, events: DedicatedEvents): Promise<De
     events.onEnd(new Error('the server closed the connection'))
   }
   const timers = { idle_timeout: null, max_lifetime: null }
-  const options = { max: 1, ...timers, ...unrefSockets(given.options), fetch_types: false, onclose, onnotice: () => {} }
+  const options = { ...plainOptions(given, create), max: 1, ...timers, onclose }
   const onnotify = (channel: string, payload: string): void => events.onNotification?.(channel, payload)
-  const sql = create({ ...given.options, ...options, onnotify })
+  const sql = create({ ...options, onnotify })
   const query: DedicatedConnection['query'] = async (text, values, timeoutMs = QUERY_MS) => {
     if (ended) throw new StoreError('the connection has ended')
     // Not prepared: each text begins with an activity comment, and hardly two are the same.

@@ -13,6 +13,7 @@ import {
 } from '../shared/consume-step.ts'
 import { numberArray, parseNumbers, textArray } from './arrays.ts'
 import type { Row } from './connections.ts'
+import { withoutUnstorable } from './unstorable.ts'
 
 /** A page of names, each with all of its limits: a name may have up to 32 of them. */
 export function ratesFrom(text: string, pageSize: number): RatesPage {
@@ -60,6 +61,16 @@ async function takeSteps(requests: readonly RateRequest[], call: Call): Promise<
 }
 
 async function consumeOnce(takes: readonly Take[], answers: (RateAnswer | Error)[], call: Call): Promise<void> {
+  const units = takes.map((take) => [take])
+  const all = await withoutUnstorable(units, (part) => takeOnce(part, call))
+  for (const [at, take] of takes.entries()) {
+    const taken = all[at] as Taken | Error
+    if (!(taken instanceof Error)) answerTake(take, taken, answers)
+    else for (const index of take.indexes) answers[index] = taken
+  }
+}
+
+async function takeOnce(takes: readonly Take[], call: Call): Promise<(Taken | Error)[]> {
   const { policies, numbers } = policiesOf(takes)
   const { places, list } = policyList(policies)
   const { answers: reply } = await call([
@@ -70,12 +81,11 @@ async function consumeOnce(takes: readonly Take[], answers: (RateAnswer | Error)
   ])
   const states = parseNumbers(reply as string)
   let at = 0
-  for (const take of takes) {
+  return takes.map((take) => {
     const taken = takenFrom(take, states, at)
     at += 2 + (states[at + 1] as number)
-    if (!(taken instanceof Error)) answerTake(take, taken, answers)
-    else for (const index of take.indexes) answers[index] = taken
-  }
+    return taken
+  })
 }
 
 /** Reads the answer to one request, which begins at this index. */

@@ -5,8 +5,8 @@ import { readProtocol } from '../shared/read-protocol.ts'
 
 /** The statements that are sent for the methods of the driver. */
 export type CallName = AcquireName | LeaseName | 'consume' | 'change_rate' | 'rates'
-type AcquireName = 'acquire' | 'acquire_one' | 'acquire_groups' | 'acquire_by_force'
-type LeaseName = 'renew' | 'release' | 'release_one' | 'inspect'
+type AcquireName = 'acquire' | 'acquire_groups' | 'acquire_by_force'
+type LeaseName = 'renew' | 'release' | 'inspect'
 
 type StatementName = CallName | 'listen_key' | 'hello' | 'fence' | 'reset_fence' | SchemaName
 type SchemaName = 'version' | 'begin_migration' | 'use_schema'

@@ -1,5 +1,5 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
-import type { Row } from './connections.ts'
+import { isReadable } from '../../core/options.ts'
 
 /**
  * An open transaction of the caller, typed by the few methods that are called: a connected client of pg after `BEGIN`,
@@ -13,58 +13,48 @@ export type PostgresTransaction =
   | { raw(text: string, bindings: never): PromiseLike<unknown> }
   | { readonly _: { readonly session: { prepareQuery(query: never, ...options: never[]): object } } }
 
-/** Rejects if no transaction is open: what the statement locks would be free again before the answer is here. */
-export async function queryIn(
+/**
+ * Sends a statement that does nothing, and returns no row, unless an earlier statement has marked its transaction. It
+ * marks it then, and is sent again. So the database proves that the transaction is open and lasts longer than one
+ * statement. A pool, or what looks like a transaction and sends to a pool, never passes.
+ *
+ * Returns how many rows there are. Rows can be counted even if the caller's client renames columns or converts values.
+ */
+export async function rowsIn(
   transaction: PostgresTransaction,
   text: string,
   values: readonly string[],
-): Promise<readonly Row[]> {
-  if (isOutside(transaction)) throw new InvalidArgumentError('transaction', transaction, RULE)
-  const rows = await rowsIn(transaction, text, values)
-  // A client of pg learns its transaction status from each answer, so it can only be checked afterwards.
-  const { getTransactionStatus } = transaction as { getTransactionStatus?(): string | null }
-  if (typeof getTransactionStatus === 'function' && getTransactionStatus.call(transaction) === 'I') {
-    throw new InvalidArgumentError('transaction', transaction, `${RULE}: after BEGIN, and before COMMIT`)
-  }
+): Promise<number> {
+  const marked = await send(transaction, text, values)
+  const rows = marked === 0 ? await send(transaction, text, values) : marked
+  if (rows === 0) throw new InvalidArgumentError('transaction', transaction, RULE)
   return rows
 }
 
-const RULE = 'an open transaction of pg, postgres, Knex, Kysely, Drizzle or Prisma'
+const KINDS = 'an open transaction of pg, postgres, Knex, Kysely, Drizzle or Prisma'
+const RULE = `${KINDS}: after BEGIN, and before COMMIT. A statement sent through this one ran in no longer transaction`
 
-/** Whether it is an object that transactions are begun from. It has methods that a transaction lacks, or lacks some. */
-function isOutside(transaction: unknown): boolean {
-  if (transaction === null || (typeof transaction !== 'object' && typeof transaction !== 'function')) return true
-  const tx = transaction as Record<string, unknown>
-  const has = (name: string): boolean => typeof tx[name] === 'function'
-  if (has('$queryRawUnsafe')) return has('$connect')
-  if (has('executeQuery') || has('raw')) return tx['isTransaction'] !== true
-  if (has('unsafe')) return has('begin')
-  if (has('query')) return 'totalCount' in tx
-  return !has('rollback')
-}
-
-async function rowsIn(
-  transaction: PostgresTransaction,
-  text: string,
-  values: readonly string[],
-): Promise<readonly Row[]> {
+async function send(transaction: PostgresTransaction, text: string, values: readonly string[]): Promise<number> {
+  if (!isReadable(transaction) || Object(transaction) !== transaction) {
+    throw new InvalidArgumentError('transaction', transaction, KINDS)
+  }
   const tx = transaction as unknown as Record<string, (...args: unknown[]) => Promise<unknown>>
-  if (typeof tx['$queryRawUnsafe'] === 'function') return rowsOf(await tx['$queryRawUnsafe'](text, ...values))
+  if (typeof tx['$queryRawUnsafe'] === 'function') return countOf(await tx['$queryRawUnsafe'](text, ...values))
   if (typeof tx['executeQuery'] === 'function') {
     // Kysely: a compiled query, as `CompiledQuery.raw` creates it.
     const query = { sql: text, parameters: values, query: { kind: 'RawNode', sqlFragments: [text], parameters: [] } }
-    return rowsOf(await tx['executeQuery']({ ...query, queryId: { queryId: 'holdfast' } }))
+    return countOf(await tx['executeQuery']({ ...query, queryId: { queryId: 'holdfast' } }))
   }
-  if (typeof tx['raw'] === 'function') return rowsOf(await tx['raw'](withQuestionMarks(text), repeated(text, values)))
-  if (typeof tx['unsafe'] === 'function') return rowsOf(await tx['unsafe'](text, [...values]))
-  if (typeof tx['query'] === 'function') return rowsOf(await tx['query'](text, [...values]))
+  if (typeof tx['raw'] === 'function') return countOf(await tx['raw'](withQuestionMarks(text), repeated(text, values)))
+  if (typeof tx['unsafe'] === 'function') return countOf(await tx['unsafe'](text, [...values]))
+  if (typeof tx['query'] === 'function') return countOf(await tx['query'](text, [...values]))
   const { _: drizzle } = transaction as unknown as { _?: { session?: DrizzleSession } }
   if (typeof drizzle?.session?.prepareQuery === 'function') {
     // A raw query: no fields to map, no name to prepare it under, and rows as objects.
     const query = drizzle.session.prepareQuery({ sql: text, params: [...values] }, undefined, undefined, false)
-    return rowsOf(await query.execute())
+    return countOf(await query.execute())
   }
-  throw new InvalidArgumentError('transaction', transaction, RULE)
+  throw new InvalidArgumentError('transaction', transaction, KINDS)
 }
 
 /** What Drizzle's own `execute` calls, with every client. */
@@ -77,9 +67,9 @@ interface DrizzleSession {
   ): { execute(): Promise<unknown> }
 }
 
-function rowsOf(result: unknown): readonly Row[] {
-  const { rows } = result as { rows?: unknown }
-  return (Array.isArray(result) ? result : (rows ?? [])) as readonly Row[]
+function countOf(result: unknown): number {
+  const rows = Array.isArray(result) ? result : (result as { rows?: unknown } | undefined)?.rows
+  return Array.isArray(rows) ? rows.length : 0
 }
 
 /** Knex has `?` for each value, in the order of the text. */

@@ -109,15 +109,26 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     await app.end()
   })
 
-  it('failure 22: a connection that PgBouncer does not reset keeps no lock of a closed driver', async () => {
+  it('failure 22: PgBouncer in session mode that does not reset sessions is refused', async () => {
     await using pgbouncer = await startPgBouncer(server, {
       settings: { pool_mode: 'session', default_pool_size: '10', server_reset_query: '' },
     })
-    const driver = await openPostgresAdvisory(pgbouncer.url)
+    // A client that is killed would keep its lock for as long as the pooler keeps the session.
+    const killed = new pg.Client(pgbouncer.url)
+    killed.on('error', () => {})
+    await killed.connect()
     const name = unique('not-reset')
-    assert.ok(await grantOn(driver, name))
+    await killed.query('SELECT pg_advisory_lock($1)', [advisoryKey(name)])
+    const { connection } = killed as unknown as { connection: { stream: { destroy(): void } } }
+    connection.stream.destroy()
+    await sleep(500) // the pooler notices that
+    assert.equal(await holdersOf(name), 1)
+    const driver = await openPostgresAdvisory(pgbouncer.url)
+    await assert.rejects(driver.acquire([claimOn(unique('pooled'))], newCall()), {
+      code: 'UNSUPPORTED',
+      message: /does not reset the session.*server_reset_query/,
+    })
     await driver.close()
-    assert.equal(await holdersOf(name), 0)
   })
 
   it('failure 22: PgBouncer in session mode is accepted', async () => {
@@ -127,6 +138,58 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     const driver = await openPostgresAdvisory(pgbouncer.url)
     assert.ok(await grantOn(driver, unique('pooled')))
     await driver.close()
+  })
+
+  it.each([
+    ['CockroachDB CCL v23.2.3 (x86_64-pc-linux-gnu)', /its version is "CockroachDB/],
+    ['PostgreSQL 11.2-YB-2.20.1.3-b0 on x86_64-pc-linux-gnu', /its version is "PostgreSQL 11.2-YB/],
+  ])('a server that only speaks the protocol of PostgreSQL is refused by its version: %s', async (version, message) => {
+    const path = await newSchema(`CREATE FUNCTION version() RETURNS text LANGUAGE sql RETURN '${version}'`)
+    const driver = postgresAdvisoryDriver({ client: new pg.Pool({ connectionString: server.url, options: path }) })
+    await assert.rejects(driver.acquire([claimOn(unique('other'))], newCall()), { code: 'UNSUPPORTED', message })
+    await driver.close()
+    const client = new pg.Client({ connectionString: server.url, options: path })
+    await client.connect()
+    const onClient = postgresAdvisoryDriver({ client })
+    await assert.rejects(onClient.acquire([claimOn(unique('other'))], newCall()), { code: 'UNSUPPORTED', message })
+    await onClient.close()
+    await client.end()
+  })
+
+  // Functions of the same names before those of the server play what other servers and proxies do.
+  it.each([
+    ['grant a lock to every session', 'pg_try_advisory_lock(bigint) RETURNS boolean LANGUAGE sql RETURN true'],
+    ['grant a lock to no session', 'pg_try_advisory_lock(bigint) RETURNS boolean LANGUAGE sql RETURN false'],
+    ['release nothing', 'pg_advisory_unlock(bigint) RETURNS boolean LANGUAGE sql RETURN false'],
+  ])('a server whose functions %s is refused before the first claim', async (_, definition) => {
+    const path = await newSchema(`CREATE FUNCTION ${definition}`)
+    for (const maxWaitingConnections of [8, 0]) {
+      const client = new pg.Pool({ connectionString: server.url, options: path })
+      const driver = postgresAdvisoryDriver({ client, maxWaitingConnections })
+      for (let tries = 0; tries < 2; tries += 1) {
+        await assert.rejects(driver.acquire([claimOn(unique('other'))], newCall()), {
+          code: 'UNSUPPORTED',
+          message: /does not exclude another connection/,
+        })
+      }
+      await driver.close()
+      await client.end()
+    }
+  })
+
+  it('connections that lead to different servers are refused', async () => {
+    await using second = await startPostgres()
+    const urls = [server.url, second.url, server.url, second.url]
+    class Client extends pg.Client {
+      constructor() {
+        super(urls.shift() as string)
+      }
+    }
+    const client = Object.assign(new pg.Pool({ connectionString: server.url }), { Client })
+    const driver = postgresAdvisoryDriver({ client: client as unknown as pg.Pool })
+    await assert.rejects(driver.acquire([claimOn(unique('two'))], newCall()), { code: 'UNSUPPORTED' })
+    await driver.close()
+    await client.end()
   })
 
   it('failures 23, 24: 100 locks use one connection beside the pool, and are unlocked on it', async () => {
@@ -259,6 +322,56 @@ describe.concurrent('postgres-advisory: failures', SLOW, () => {
     await until('the other lock to be free', async () =>
       grantOn(postgresAdvisoryDriver({ client: pool }), other.lockName),
     )
+    await driver.close()
+    await client.end()
+  })
+
+  it.each(['SELECT pg_advisory_unlock_all()', 'DISCARD ALL', 'one unlock'])(
+    'a lock that the application releases on the Client that it passed in is lost with the next renewal: %s',
+    async (text) => {
+      const client = new pg.Client(server.url)
+      await client.connect()
+      const driver = postgresAdvisoryDriver({ client })
+      const lock = new DistributedLock({ driver })
+      const [name, other] = [unique('unlocked'), unique('other')]
+      const reader = { ...claimOn(unique('reader')), mode: 'shared' as const }
+      await driver.acquire([reader], newCall())
+      const lease = await lock.hold(name, { timeoutSeconds: 1.5, heartbeat: true })
+      const kept = await lock.hold(other, { timeoutSeconds: 1.5, heartbeat: true })
+      await sleep(1_600) // its renewals prove that it is held
+      assert.deepEqual([lease.held, kept.held], [true, true])
+      if (text === 'one unlock') await client.query('SELECT pg_advisory_unlock($1)', [advisoryKey(name)])
+      else await client.query(text)
+      await using rival = await opened()
+      const next = await rival.lock.hold(name, { blockingTimeoutSeconds: 15 })
+      await until('the loss', () => lease.signal.aborted, 3_000)
+      assert.match(String(lease.signal.reason), /was lost/)
+      assert.equal(next.held, true)
+      // The driver opens its session again.
+      await until('a new session', async () => (await lock.acquire(other)).acquired)
+      await lock.close()
+      await driver.close()
+      await client.end()
+    },
+  )
+
+  it('a renewal on the Client that was passed in is one statement, however many leases there are', async () => {
+    const client = new pg.Client(server.url)
+    await client.connect()
+    const driver = postgresAdvisoryDriver({ client })
+    const claims = Array.from({ length: 500 }, (_, index) => claimOn(unique(`many:${index}`)))
+    const answers = await driver.acquire(claims, newCall())
+    let sent = 0
+    const query = client.query.bind(client) as (config: { text: string }) => Promise<unknown>
+    Object.assign(client, {
+      query(config: { text: string }) {
+        sent += 1
+        return query(config)
+      },
+    })
+    const tokens = answers.map((answer) => ('granted' in answer && answer.granted ? answer.fencingToken : 0))
+    const renewed = await driver.renew(claims.map((each, at) => ({ ...each, fencingToken: tokens[at] as number })))
+    assert.deepEqual([new Set(renewed), sent], [new Set(['held']), 1])
     await driver.close()
     await client.end()
   })
@@ -547,6 +660,14 @@ async function opened(): Promise<AsyncDisposable & { lock: DistributedLock }> {
       await driver.close()
     },
   }
+}
+
+/** Options of a connection whose functions come from a schema with this one. */
+async function newSchema(definition: string): Promise<string> {
+  const schema = `fake_${randomBytes(6).toString('hex')}`
+  await pool.query(`CREATE SCHEMA ${schema}`)
+  await pool.query(definition.replace('CREATE FUNCTION ', `CREATE FUNCTION ${schema}.`))
+  return `-c search_path=${schema},pg_catalog`
 }
 
 async function holdersOf(lockName: string): Promise<number> {

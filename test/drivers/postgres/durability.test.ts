@@ -53,7 +53,7 @@ describe.concurrent('postgres: a crash of the server', SLOW, () => {
     await server.writeAll()
     // As the procedure does with rows that were locked at first: each is a call of its own, in one transaction.
     const call = ({ lockName, claimId, fencingToken }: LeaseRef): string =>
-      `SELECT holdfast_release('{${lockName}}', '{${claimId}}', '{${fencingToken}}', true);`
+      `SELECT holdfast_change_leases('{${lockName}}', '{${claimId}}', '{${fencingToken}}', NULL, true);`
     await ask(server, `BEGIN; ${leases.map(call).join('')} COMMIT`)
     const lease = await waiting
     await server.crash()
@@ -104,8 +104,8 @@ describe('postgres: which calls wait for the disk', SLOW, () => {
       const client = new pg.Client({ connectionString: server.url, options: `-c synchronous_commit=${session}` })
       await client.connect()
       for (const handOver of [
-        ({ lockName, claimId }: LeaseRef) => `holdfast_release('{${lockName}}', '{${claimId}}', '{NULL}', true)`,
-        ({ lockName, claimId }: LeaseRef) => `holdfast_release_one('${lockName}', '${claimId}', NULL, true)`,
+        ({ lockName, claimId }: LeaseRef) =>
+          `holdfast_change_leases('{${lockName}}', '{${claimId}}', '{NULL}', NULL, true)`,
         ({ lockName }: LeaseRef) => `force_release_lock('${lockName}', 'test')`,
         ({ lockName }: LeaseRef) => `release_lock('${lockName}', 'plain')`,
       ]) {

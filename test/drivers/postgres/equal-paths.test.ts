@@ -3,16 +3,13 @@ import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import type { AcquireAnswer, Claim, Driver, LeaseRef, RateChange, RateLimit } from '../../../src/core/driver.ts'
-import { listAnswers, listValues } from '../../../src/drivers/postgres/acquire.ts'
-import { leaseArrays, parseBooleans } from '../../../src/drivers/postgres/arrays.ts'
-import { statementsFor } from '../../../src/drivers/postgres/statements.ts'
 import { migratePostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
 import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { seededRandom } from '../../../src/testing/index.ts'
 import { claimOn, unique } from '../../harness/postgres-context.ts'
 
 /**
- * The SQL has statements of its own for one claim, for a list, for a group and for one rate limit. They must decide
+ * One claim waits for its row, a list and a group do not, and one rate limit has a path of its own. They must decide
  * alike. `SEED=` replays a failure.
  */
 
@@ -40,7 +37,6 @@ describe('postgres: paths of the SQL that must decide alike', () => {
   it.each(seeds)('one claim, a list and a group get the same answers to the same calls (seed %i)', async (seed) => {
     const alone = await answersTo(seed, 'alone')
     assert.ok(new Set(alone.map((answer) => JSON.stringify(answer))).size > 10, 'the calls differ')
-    assert.deepEqual(await answersTo(seed, 'list of one'), alone)
     assert.deepEqual(await answersTo(seed, 'list'), alone)
     assert.deepEqual(await answersTo(seed, 'group'), alone)
   })
@@ -53,8 +49,7 @@ describe('postgres: paths of the SQL that must decide alike', () => {
   )
 })
 
-/** `alone`: the calls for one claim and one lease. `list of one`: those for lists, as an older client sends them. */
-type Form = 'alone' | 'list of one' | 'list' | 'group'
+type Form = 'alone' | 'list' | 'group'
 
 /** Sends random claims, renewals and releases on three names in one form, and returns the comparable answers. */
 async function answersTo(seed: number, form: Form): Promise<unknown[]> {
@@ -109,10 +104,6 @@ function newClaim(lockName: string, claimId: string, random: ReturnType<typeof s
 }
 
 async function acquire(claim: Claim, form: Form): Promise<AcquireAnswer> {
-  if (form === 'list of one') {
-    const { rows } = await pool.query(statementsFor(schema).acquire, listValues([claim], 'none', 'false'))
-    return listAnswers([claim], rows[0])[0] as AcquireAnswer
-  }
   const isGroup = form === 'group' && claim.mode === 'exclusive' && claim.waiterTtlMs === 0
   const list = form === 'list' ? [claim, claimOn(unique('other'))] : [isGroup ? { ...claim, group: 'g' } : claim]
   const [answer] = await driver.acquire(list, newCall())
@@ -121,10 +112,6 @@ async function acquire(claim: Claim, form: Form): Promise<AcquireAnswer> {
 }
 
 async function release(lease: LeaseRef, form: Form, other: LeaseRef): Promise<unknown> {
-  if (form === 'list of one') {
-    const { rows } = await pool.query(statementsFor(schema).release, [...leaseArrays([lease]), 'false'])
-    return parseBooleans(rows[0].answers)[0]
-  }
   const [released] = await driver.release(form === 'list' ? [lease, other] : [lease])
   return released
 }

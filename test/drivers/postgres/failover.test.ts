@@ -24,7 +24,7 @@ describe('postgres: failover', () => {
       const tokens = [await draw(old, 5)]
       const primary_conninfo = `host=127.0.0.1 port=${proxy.port} user=postgres`
       await using replica = await startPostgresReplica(primary.port, { settings: { primary_conninfo } })
-      // As if the minute by which the table driver's counter is ahead of the clock were over, and the counter had been
+      // As if the second by which the table driver’s counter is ahead of the clock were over, and the counter had been
       // raised since the replica was started.
       await ask(primary.url, `SELECT setval('holdfast_tokens', 1)`)
       tokens.push(await draw(old, 5))

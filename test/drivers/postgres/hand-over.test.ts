@@ -1,13 +1,14 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { afterAll, describe, inject, it } from 'vitest'
 import type { Driver, DriverListener, LeaseRef } from '../../../src/core/driver.ts'
-import { postgresDriver } from '../../../src/drivers/postgres.ts'
+import { migratePostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
 import { postgresAdvisoryDriver } from '../../../src/drivers/postgres-advisory.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
 import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
-import { claimOn, granted, unique, until, waitersOn } from '../../harness/postgres-context.ts'
+import { claimOn, granted, leasesOn, unique, until, waitersOn } from '../../harness/postgres-context.ts'
 
 const url = inject('servers').postgres ?? ''
 const pool = new pg.Pool({ connectionString: url })
@@ -138,3 +139,66 @@ async function acquiresPerTurn(open: () => Driver): Promise<number> {
   for (const driver of drivers) await driver.close()
   return acquires / (turns * locks.length)
 }
+
+describe.concurrent('postgres: a waiter that polls', () => {
+  /** Two waiters, the first of which asks for a lease that is shorter than the time until it asks again. */
+  async function queued(driver: Driver) {
+    const lockName = unique('polls')
+    const holder = claimOn(lockName)
+    await granted(driver, holder)
+    const first = { ...claimOn(lockName, 60_000), ttlMs: 300 }
+    const second = claimOn(lockName, 60_000)
+    for (const claim of [first, second]) await driver.acquire([claim], newCall())
+    return { lockName, holder, first, second }
+  }
+
+  it('failure 69: is granted the lock until it can have asked, and then for its own time to live', async () => {
+    const driver = postgresDriver({ client: pool })
+    const { lockName, holder, first } = await queued(driver)
+    await driver.release([holder])
+    await sleep(600) // longer than the lease that it asked for
+    await granted(driver, first)
+    const [lease] = await leasesOn(driver, lockName)
+    const ttlMs = Number(lease?.expiresAtMs) - (await serverMs())
+    assert.ok(ttlMs <= 300, `its lease lasts for ${ttlMs} ms`)
+    await driver.close()
+  })
+
+  it('failure 69: also one that listens, if the lock is handed over by a role that cannot notify it', async () => {
+    const [schema, role] = [`keyless_${randomBytes(6).toString('hex')}`, `keyless_${randomBytes(6).toString('hex')}`]
+    await migratePostgres({ client: pool, schema })
+    await pool.query(`CREATE ROLE ${role} LOGIN; GRANT USAGE ON SCHEMA ${schema} TO ${role};
+      GRANT ALL ON ALL TABLES IN SCHEMA ${schema} TO ${role}; GRANT ALL ON ALL SEQUENCES IN SCHEMA ${schema} TO ${role};
+      REVOKE ALL ON SEQUENCE ${schema}.holdfast_key_1, ${schema}.holdfast_key_2 FROM ${role}`)
+    const theirs = new pg.Pool({ connectionString: url.replace('postgres@', `${role}@`), max: 2 })
+    const [driver, keyless] = [
+      postgresDriver({ client: pool, schema }),
+      postgresDriver({ client: theirs, schema, migrate: false }),
+    ]
+    const stop = await driver.listen?.({ wake() {}, granted() {}, lost() {}, disconnected() {} })
+    const { holder, first } = await queued(driver)
+    await keyless.release([holder])
+    await sleep(600) // longer than the lease that it asked for
+    await granted(driver, first)
+    await stop?.()
+    await Promise.all([driver.close(), keyless.close()])
+    await theirs.end()
+    await pool.query(`SET client_min_messages = warning; DROP OWNED BY ${role} CASCADE; DROP SCHEMA ${schema} CASCADE;
+      DROP ROLE ${role}`)
+  })
+
+  it('one that listens and is notified keeps its own time to live: a dead one delays the queue no longer', async () => {
+    const driver = postgresDriver({ client: pool })
+    const stop = await driver.listen?.({ wake() {}, granted() {}, lost() {}, disconnected() {} })
+    const { lockName, holder, first } = await queued(driver)
+    await driver.release([holder])
+    const [lease] = await leasesOn(driver, lockName)
+    assert.equal(lease?.claimId, first.claimId)
+    assert.ok(Number(lease?.expiresAtMs) - Number(lease?.acquiredAtMs) <= 300)
+    await stop?.()
+    await driver.close()
+  })
+})
+
+const serverMs = async (): Promise<number> =>
+  (await pool.query('SELECT extract(epoch FROM clock_timestamp())::float8 * 1000 AS now')).rows[0].now

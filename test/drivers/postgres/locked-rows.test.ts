@@ -248,6 +248,41 @@ describe.concurrent('postgres: claims and renewals', () => {
       assert.deepEqual(await driver.renew([renewal, renewal]), ['renewed', 'renewed'])
     }
   })
+
+  it('failure 68: a release is not refused while claims join the queue without a pause', async () => {
+    const [lease] = await acquireAll(1)
+    assert.ok(lease)
+    const { lockName } = lease
+    const waiter = claimOn(lockName, 60_000)
+    await driver.acquire([waiter], newCall())
+    // What the driver's call does, in transactions that take a while. There is always one of them.
+    let isOver = false
+    let joined = 0
+    async function join(): Promise<void> {
+      const client = await pool.connect()
+      while (!isOver) {
+        await client.query('BEGIN')
+        await client.query(
+          `SELECT holdfast_acquire(ARRAY[$1], ARRAY[$2], '{h}', '{f}', '{NULL}', '{1}', '{60000}', '{60000}', '{NULL}',
+            'none', false)`,
+          [lockName, unique('joins')],
+        )
+        joined += 1
+        await sleep(40 + 40 * Math.random()) // so that the next one begins before this one ends
+        await client.query('COMMIT')
+      }
+      client.release()
+    }
+    const joining = Array.from({ length: 8 }, join)
+    await until('them to join', () => joined >= 24)
+    const before = joined
+    assert.deepEqual(await driver.release([lease]), [true])
+    // Each of them may have begun before the release, and once more while it was on its way to the server.
+    assert.ok(joined - before <= 16, `${joined - before} claims have overtaken it`)
+    assert.equal((await leasesOn(driver, lockName))[0]?.claimId, waiter.claimId)
+    isOver = true
+    await Promise.all(joining)
+  })
 })
 
 describe.concurrent('postgres: a place in the queue', () => {
@@ -341,7 +376,7 @@ describe.concurrent('postgres: a hand-over that is not committed yet', () => {
 })
 
 /** What the driver's call does, in a transaction that is not committed yet. */
-const RELEASE = `SELECT holdfast_release(ARRAY[lock_name], ARRAY[claim_id], ARRAY[fencing_token], false)
+const RELEASE = `SELECT holdfast_change_leases(ARRAY[lock_name], ARRAY[claim_id], ARRAY[fencing_token], NULL, false)
   FROM distributed_locks WHERE lock_name = $1`
 
 /** How many transactions wait for this one to end. */

@@ -70,7 +70,9 @@ describe.concurrent('postgres: the notify connection', { timeout: 60_000 }, () =
     await granted(driver, holder)
     // As if it were half full: 4 GB of messages that a client with an open transaction has not read.
     await pool.query(
-      `CREATE OR REPLACE FUNCTION ${schema}.holdfast_may_notify() RETURNS BOOLEAN LANGUAGE sql AS 'SELECT false'`,
+      `CREATE FUNCTION ${schema}.pg_notification_queue_usage() RETURNS FLOAT8 LANGUAGE sql AS 'SELECT 0.5';
+      ALTER FUNCTION ${schema}.holdfast_change_leases SET search_path = ${schema}, pg_catalog;
+      ALTER FUNCTION ${schema}.holdfast_acquire_by_force SET search_path = ${schema}, pg_catalog`,
     )
     const listener = ears()
     await driver.listen?.(listener)
@@ -80,10 +82,8 @@ describe.concurrent('postgres: the notify connection', { timeout: 60_000 }, () =
     await granted(driver, first)
     await granted(driver, { ...claimOn('full'), forceUpTo: Number.MAX_SAFE_INTEGER })
     // A message on this channel arrives after all that were sent before.
-    const wake = `jsonb_build_array(channel, claim_id, '', '', '')`
-    const event = `${schema}.holdfast_proved(${wake}, ${schema}.holdfast_key())`
-    await pool.query(`SELECT pg_notify(split_part(channel, ':', 1), jsonb_build_array(${event})::text)
-      FROM ${schema}.holdfast_waiters`)
+    await pool.query(`DROP FUNCTION ${schema}.pg_notification_queue_usage; SET search_path TO ${schema};
+      SELECT holdfast_send_events(ARRAY[jsonb_build_array(channel, claim_id, '', '', '')]) FROM holdfast_waiters`)
     await until('the last message', () => listener.heard.length > 0)
     assert.deepEqual(listener.heard, [`wake ${second.claimId}`])
     await driver.close()

@@ -27,32 +27,38 @@ afterAll(async () => {
 
 it.each([
   [`expires_at = 'infinity'`],
-  [`claim_id = NULL, lasts = NULL, expires_at = 'infinity'`],
-  [`claim_id = NULL, lasts = NULL, acquired_at = '-infinity', expires_at = 'infinity'`],
-  [`expires_at = '294276-12-31', lasts = '200000 years'`],
+  [`claim_id = NULL, ttl_ms = NULL, expires_at = 'infinity'`],
+  [`claim_id = NULL, ttl_ms = NULL, acquired_at = '-infinity', expires_at = 'infinity'`],
+  [`expires_at = '294276-12-31', ttl_ms = 'NaN'`],
   [`fencing_token = 9223372036854775807`],
   [`fencing_token = -1`],
   [`metadata = '[1]'`],
   [`metadata = '"text"'`],
-])('postgres: a lease that another client wrote with %s is contention, and is shown', SLOW, async (set) => {
-  const name = unique('odd')
-  assert.ok((await lock.acquire(name, { timeoutSeconds: 600 })).acquired)
-  await pool.query(`UPDATE ${schema}.distributed_locks SET ${set} WHERE lock_name = $1`, [name])
-  const refused = await lock.acquire(name)
-  assert.ok(!refused.acquired)
-  expect(refused.holder?.expiresAt.getTime()).not.toBeNaN()
-  const waited = await lock.acquire(name, { blockingTimeoutSeconds: 0.2 })
-  expect(waited.acquired).toBe(false)
-  const { leases } = await lock.inspect(name)
-  expect(leases[0]?.expiresAt?.getTime()).not.toBeNaN()
-  expect(Number.isSafeInteger(leases[0]?.fencingToken)).toBe(true)
-  expect(Array.isArray(leases[0]?.metadata)).toBe(false)
-  await using store = createStore()
-  const separator = url.includes('?') ? '&' : '?'
-  const { code, stderr, stdout } = await store.run(['ls', '--url', `${url}${separator}holdfast_schema=${schema}`])
-  expect(code, stderr).toBe(0)
-  expect(stdout).toContain(name)
-})
+  ['metadata of 2,000 levels', `metadata = '${'{"a":'.repeat(2_000)}1${'}'.repeat(2_000)}'`],
+  ['a number of 5,000 digits', `metadata = '{"n": ${'7'.repeat(5_000)}, "m": 1}'`],
+])(
+  'postgres: a lease that another client wrote with %s is contention, and is shown',
+  SLOW,
+  async (title, set = title) => {
+    const name = unique('odd')
+    assert.ok((await lock.acquire(name, { timeoutSeconds: 600 })).acquired)
+    await pool.query(`UPDATE ${schema}.distributed_locks SET ${set} WHERE lock_name = $1`, [name])
+    const refused = await lock.acquire(name)
+    assert.ok(!refused.acquired)
+    expect(refused.holder?.expiresAt.getTime()).not.toBeNaN()
+    const waited = await lock.acquire(name, { blockingTimeoutSeconds: 0.2 })
+    expect(waited.acquired).toBe(false)
+    const { leases } = await lock.inspect(name)
+    expect(leases[0]?.expiresAt?.getTime()).not.toBeNaN()
+    expect(Number.isSafeInteger(leases[0]?.fencingToken)).toBe(true)
+    expect(Array.isArray(leases[0]?.metadata)).toBe(false)
+    await using store = createStore()
+    const separator = url.includes('?') ? '&' : '?'
+    const { code, stderr, stdout } = await store.run(['ls', '--url', `${url}${separator}holdfast_schema=${schema}`])
+    expect(code, stderr).toBe(0)
+    expect(stdout).toContain(name)
+  },
+)
 
 it.each([
   ['no row', []],

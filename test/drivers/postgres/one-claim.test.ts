@@ -7,7 +7,7 @@ import type { Driver } from '../../../src/core/driver.ts'
 import { migratePostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
 import { claimOn, granted, leasesOn, unique, until } from '../../harness/postgres-context.ts'
 
-/** What `acquire_one` does beside what equal-paths.test.ts compares: waiting for a row, and raising the counter. */
+/** A claim on a free name: it may have to wait for a row that is not committed, and to raise the counter. */
 
 const schema = `one_${randomBytes(6).toString('hex')}`
 let pool: pg.Pool
@@ -17,7 +17,7 @@ beforeAll(async () => {
   pool = new pg.Pool({ connectionString: inject('servers').postgres ?? '', max: 4 })
   await migratePostgres({ client: pool, schema })
   // So that a slow machine does not end the wait.
-  await pool.query(`ALTER FUNCTION ${schema}.holdfast_acquire_one SET lock_timeout = '20s'`)
+  await pool.query(`ALTER FUNCTION ${schema}.holdfast_acquire SET lock_timeout = '20s'`)
   driver = postgresDriver({ client: pool, schema })
 })
 afterAll(async () => {
@@ -38,9 +38,9 @@ describe('postgres: one claim', () => {
     await until('it to wait, with its token drawn', async () => (await pool.query(blocked, [pid])).rowCount)
     await sleep(50) // so that early and late differ
     const force = `SELECT fencing_token::float8 AS token, extract(epoch FROM clock_timestamp())::float8 * 1000 AS now
-      FROM holdfast_steal($1, 'between', 'open', 60000, NULL, false, NULL)`
+      FROM holdfast_acquire_by_force($1, 'between', 'open', 60000, NULL, false, NULL)`
     const { token, now } = (await open.query(force, [claim.lockName])).rows[0]
-    await open.query(`SELECT holdfast_release(ARRAY[$1], '{between}', ARRAY[$2::bigint], false)`, [
+    await open.query(`SELECT holdfast_change_leases(ARRAY[$1], '{between}', ARRAY[$2::bigint], NULL, false)`, [
       claim.lockName,
       token,
     ])

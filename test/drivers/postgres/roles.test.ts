@@ -83,7 +83,7 @@ async function openScene(page: string) {
     await migratePostgres({ client, schema })
     const later = ['holdfast_rates', 'holdfast_forced_releases', 'holdfast_fences', 'holdfast_waiters']
     await client.query(`DROP TABLE ${later.map((table) => `${schema}.${table}`).join(', ')} CASCADE;
-      DROP SEQUENCE ${schema}.holdfast_tokens; DELETE FROM ${schema}.holdfast_migrations`)
+      DROP SEQUENCE ${schema}.holdfast_tokens; DELETE FROM ${schema}.holdfast_format`)
     await client.query(
       grantsOf(page).replaceAll(/\b(locks|app|monitor)\b/g, (name) => names[name as keyof typeof names]),
     )

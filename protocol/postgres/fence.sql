@@ -1,6 +1,5 @@
--- Migration 8: the fencing guard. Call it in the transaction that writes to the protected resource.
---
--- This file needs none of the others. Run it alone on a database that has the protected data but no locks.
+-- The fencing guard. Call it in the transaction that writes to the protected resource. It needs none of the other
+-- files: it can be run alone, on a database that has the protected data but no locks. Safe to run again.
 --
 -- holdfast_fence(p_resource, p_token)
 -- Inputs:  a name for what is protected; the fencing token of the lease under which it is written
@@ -20,8 +19,7 @@ CREATE TABLE IF NOT EXISTS holdfast_fences (
 );
 
 CREATE OR REPLACE FUNCTION holdfast_fence(p_resource TEXT, p_token BIGINT) RETURNS VOID
-LANGUAGE plpgsql SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_largest BIGINT;
 BEGIN
@@ -40,12 +38,4 @@ CREATE OR REPLACE FUNCTION holdfast_forget_fences(p_unused_for INTERVAL) RETURNS
 LANGUAGE sql SET search_path FROM CURRENT AS $$
   WITH forgotten AS (DELETE FROM holdfast_fences WHERE seen_at < clock_timestamp() - p_unused_for RETURNING 1)
   SELECT count(*) FROM forgotten
-$$;
-
-DO $$
-BEGIN
-  IF to_regclass('holdfast_migrations') IS NOT NULL THEN
-    INSERT INTO holdfast_migrations (version) VALUES (8) ON CONFLICT DO NOTHING;
-  END IF;
-END
 $$;
