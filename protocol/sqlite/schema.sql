@@ -1,5 +1,4 @@
--- The stored format in SQLite, version 3. Safe to run again, and from many processes at once; in one transaction.
--- In a database of version 1, upgrade-2.sql runs first; in one of version 2, upgrade-3.sql.
+-- The stored format in SQLite, version 1. Safe to run again, and from many processes at once; in one transaction.
 --
 -- Inputs:  none
 -- Outputs: the tables below
@@ -9,16 +8,15 @@
 --
 -- All times are milliseconds of the machine's clock as SQLite reads it (julianday('now')), never sent by a client.
 -- A row whose expires_at_ms has passed has ended, even if it has not been deleted yet. A row whose expires_at_ms is
--- more than ttl_ms or wait_ms ahead was written by a clock that has been set back since: it ends that long from now.
+-- more than ttl_ms or wait_ms ahead was written before the clock was set back: see holdfast_ahead.
 
--- Which version of this file created the tables. A client that finds a higher one than it knows must not go on.
+-- Which version of this file created the tables. A client that finds another one than it knows must not go on.
 CREATE TABLE IF NOT EXISTS holdfast_format (
   id      INTEGER PRIMARY KEY CHECK (id = 1),
   version INTEGER NOT NULL
 );
 
-INSERT INTO holdfast_format (id, version) VALUES (1, 3)
-ON CONFLICT (id) DO UPDATE SET version = excluded.version;
+INSERT OR IGNORE INTO holdfast_format (id, version) VALUES (1, 1);
 
 CREATE TABLE IF NOT EXISTS holdfast_leases (
   lock_name      TEXT    NOT NULL,
@@ -31,8 +29,8 @@ CREATE TABLE IF NOT EXISTS holdfast_leases (
   acquired_at_ms INTEGER NOT NULL,
   expires_at_ms  INTEGER NOT NULL,
   metadata       TEXT,
-  -- The time to live of the grant or of the last renewal. Unknown for rows of version 1: a year, the longest.
-  ttl_ms         INTEGER NOT NULL DEFAULT 31536000000,
+  -- The time to live of the grant or of the last renewal.
+  ttl_ms         INTEGER NOT NULL,
   PRIMARY KEY (lock_name, claim_id)
 ) WITHOUT ROWID;
 
@@ -50,7 +48,7 @@ CREATE TABLE IF NOT EXISTS holdfast_waiters (
   waiting_since_ms INTEGER NOT NULL,
   expires_at_ms    INTEGER NOT NULL,
   -- How long its place is kept unless it asks again.
-  wait_ms          INTEGER NOT NULL DEFAULT 31536000000,
+  wait_ms          INTEGER NOT NULL,
   UNIQUE (lock_name, claim_id)
 );
 
@@ -81,11 +79,22 @@ CREATE TABLE IF NOT EXISTS holdfast_rates (
 CREATE INDEX IF NOT EXISTS holdfast_rates_reset_at ON holdfast_rates (reset_at_ms);
 
 -- Leases that a claim with force has ended, the last 1,000 of them: a process in which a claim waits looks here whether
--- one of its leases was. Files of version 3 that were created before this table was added do not have it. A client that
--- opens one runs this file again. A client that does not know the table leaves it alone.
+-- one of its leases was.
 CREATE TABLE IF NOT EXISTS holdfast_forced_releases (
   id           INTEGER PRIMARY KEY AUTOINCREMENT,
   claim_id     TEXT    NOT NULL,
   forced_by    TEXT    NOT NULL,
   forced_at_ms INTEGER NOT NULL
 );
+
+-- Leases that were found to end later than if they had been written at that moment: the clock has been set back since,
+-- or is wrong now. Each ends its own length after that, by SQLite's clock and by the machine's monotonic clock, unless
+-- the clock is set right before. expires_at_ms is that of the lease: after a renewal the note counts for nothing.
+CREATE TABLE IF NOT EXISTS holdfast_ahead (
+  lock_name             TEXT    NOT NULL,
+  claim_id              TEXT    NOT NULL,
+  expires_at_ms         INTEGER NOT NULL,
+  found_at_ms           INTEGER NOT NULL,
+  found_at_monotonic_ms INTEGER NOT NULL,
+  PRIMARY KEY (lock_name, claim_id)
+) WITHOUT ROWID;

@@ -5,10 +5,6 @@
 -- Outputs: one row if the tables exist
 SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'holdfast_format'
 
--- name: forced_releases_table
--- Outputs: one row if the file has the table holdfast_forced_releases
-SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'holdfast_forced_releases'
-
 -- name: format
 -- Outputs: version, of the stored format
 SELECT version FROM holdfast_format WHERE id = 1
@@ -30,6 +26,11 @@ DELETE FROM holdfast_waiters WHERE place IN (SELECT place FROM holdfast_waiters 
 -- Inputs: now_ms, how many at most
 DELETE FROM holdfast_rates
 WHERE (name, limit_id) IN (SELECT name, limit_id FROM holdfast_rates WHERE reset_at_ms <= ? LIMIT ?)
+
+-- name: sweep_ahead
+-- Inputs: now_ms, how many at most
+DELETE FROM holdfast_ahead
+WHERE (lock_name, claim_id) IN (SELECT lock_name, claim_id FROM holdfast_ahead WHERE expires_at_ms <= ? LIMIT ?)
 
 -- name: lease
 -- Inputs: lock_name, claim_id, now_ms
@@ -81,10 +82,27 @@ FROM (
 SELECT COUNT(*) AS ahead, MIN(expires_at_ms) AS first_gone_ms
 FROM holdfast_waiters WHERE lock_name = ? AND place < ? AND expires_at_ms > ?
 
--- name: clamp_leases
--- Inputs: now_ms, lock_name, now_ms
--- What was written while the clock was ahead ends no later than if it had been written now.
-UPDATE holdfast_leases SET expires_at_ms = ? + ttl_ms WHERE lock_name = ? AND expires_at_ms > ? + ttl_ms
+-- name: note_ahead
+-- Inputs: now_ms, monotonic_ms, lock_name, now_ms
+-- Notes which leases end later than if they had been written now: the clock has been set back since. A note is made
+-- again if the lease was renewed, or the clock was set back once more.
+INSERT INTO holdfast_ahead (lock_name, claim_id, expires_at_ms, found_at_ms, found_at_monotonic_ms)
+SELECT lock_name, claim_id, expires_at_ms, ?, ? FROM holdfast_leases WHERE lock_name = ? AND expires_at_ms > ? + ttl_ms
+ON CONFLICT (lock_name, claim_id) DO UPDATE SET expires_at_ms = excluded.expires_at_ms,
+  found_at_ms = excluded.found_at_ms, found_at_monotonic_ms = excluded.found_at_monotonic_ms
+WHERE expires_at_ms <> excluded.expires_at_ms OR found_at_ms > excluded.found_at_ms
+
+-- name: end_ahead
+-- Inputs: lock_name, now_ms, now_ms, monotonic_ms. After note_ahead.
+-- Ends the leases whose own length has passed since they were noted, on both clocks. A monotonic clock below the noted
+-- one began again with the machine, so the holder has ended. Never changes when a lease ends: if the clock is set right
+-- again, the end that was written is right again, too.
+DELETE FROM holdfast_leases WHERE lock_name = ? AND expires_at_ms > ? + ttl_ms AND EXISTS (
+  SELECT 1 FROM holdfast_ahead AS noted
+  WHERE noted.lock_name = holdfast_leases.lock_name AND noted.claim_id = holdfast_leases.claim_id
+    AND noted.expires_at_ms = holdfast_leases.expires_at_ms AND noted.found_at_ms + ttl_ms <= ?
+    AND ? NOT BETWEEN noted.found_at_monotonic_ms AND noted.found_at_monotonic_ms + ttl_ms - 1
+)
 
 -- name: clamp_waiters
 -- Inputs: now_ms, lock_name, now_ms

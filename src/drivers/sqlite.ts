@@ -22,6 +22,8 @@ import { storeErrorFrom } from './sqlite/errors.ts'
 import { defaultPath, prepareFile } from './sqlite/file.ts'
 import { inspect } from './sqlite/inspect.ts'
 import { inParts } from './sqlite/list-parts.ts'
+import { copyOf, refuseSecondCopy } from './sqlite/one-copy.ts'
+import type { Wait } from './sqlite/patience.ts'
 import { consume as consumeIn, inspectRates } from './sqlite/rates.ts'
 import { readNow, waitersOf } from './sqlite/rows.ts'
 import { sqlitePath, sqliteUrl } from './sqlite/url.ts'
@@ -91,6 +93,7 @@ export async function openSqlite(url: string, clock: Clock = systemClock): Promi
   const path = resolve(sqlitePath(url) ?? defaultPath())
   async function open(): Promise<SqliteDatabase> {
     prepareFile(path)
+    await refuseSecondCopy(path, ownCopy)
     try {
       return await openDatabase(path)
     } catch (error) {
@@ -100,6 +103,16 @@ export async function openSqlite(url: string, clock: Clock = systemClock): Promi
   const driver = driverOn(await SqliteConnection.open({ path, open }, clock), clock)
   const reopen = { module: import.meta.url, name: 'openSqlite', args: [sqliteUrl(path)] }
   return { ...driver, extensions: { ...driver.extensions, reopen } }
+}
+
+/** The copy of SQLite that opens the file of a URL. */
+async function ownCopy(): Promise<string> {
+  const database = await openDatabase(':memory:')
+  try {
+    return copyOf((sql) => database.prepare(sql).all() as Record<string, unknown>[])
+  } finally {
+    database.close()
+  }
 }
 
 function checkDatabase(database: unknown): void {
@@ -114,20 +127,20 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
   const sweep = sweeper(connection)
 
   /** One transaction. It may be rolled back and begin again. */
-  function transact<T>(busyUntilMs: number | undefined, work: (nowMs: number) => T): Promise<T> {
+  function transact<T>(wait: Wait, work: (nowMs: number) => T): Promise<T> {
     const step = (): T => {
       const nowMs = readNow(connection)
       sweep(nowMs)
       return work(nowMs)
     }
-    return connection.write(step, busyUntilMs)
+    return connection.write(step, wait)
   }
 
   const hasWaiter = ({ lockName }: LeaseRef, nowMs: number): boolean =>
     waitersOf(connection, lockName, nowMs, 1).length > 0
 
   async function acquire(claims: readonly Claim[], busyUntilMs?: number): Promise<(AcquireAnswer | Error)[]> {
-    const { answers, turns } = await transact(busyUntilMs, (nowMs) => {
+    const { answers, turns } = await transact({ untilMs: busyUntilMs }, (nowMs) => {
       const viewOf = lockViews(connection, nowMs)
       const answerTo = inGroups<AcquireAnswer | Error>(
         claims,
@@ -150,7 +163,8 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
   }
 
   async function renew(renewals: readonly Renewal[], busyUntilMs?: number): Promise<RenewAnswer[]> {
-    const renewed = await transact(busyUntilMs, (nowMs) =>
+    // A heartbeat goes before other requests: late, it loses leases.
+    const renewed = await transact({ untilMs: busyUntilMs, isUrgent: true }, (nowMs) =>
       renewals.map(({ lockName, claimId, fencingToken, ttlMs }) =>
         connection.run('renew', nowMs + ttlMs, ttlMs, lockName, claimId, fencingToken, nowMs),
       ),
@@ -161,7 +175,7 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
 
   async function release(leases: readonly LeaseRef[], busyUntilMs?: number): Promise<boolean[]> {
     for (const lease of leases) wakeUps.remove(lease)
-    const { answers, turns } = await transact(busyUntilMs, (nowMs) => ({
+    const { answers, turns } = await transact({ untilMs: busyUntilMs }, (nowMs) => ({
       answers: leases.map((lease) => releaseOne(connection, lease, nowMs)),
       // Also after a release that ended nothing: a withdrawn claim may have been the first in the queue.
       turns: leases.some((lease) => hasWaiter(lease, nowMs)),
@@ -174,7 +188,7 @@ function driverOn(connection: SqliteConnection, clock: Clock): Driver {
     const isLook = requests.every(({ cost, change }) => cost === 0 && change === undefined)
     const step = (nowMs: number): RateAnswer[] => consumeIn(connection, requests, nowMs)
     // A look needs no write lock: it does not wait for another process, and deletes nothing.
-    return isLook ? connection.read(() => step(readNow(connection))) : transact(busyUntilMs, step)
+    return isLook ? connection.read(() => step(readNow(connection))) : transact({ untilMs: busyUntilMs }, step)
   }
 
   return {
@@ -237,7 +251,7 @@ function sweeper(connection: SqliteConnection): (nowMs: number) => void {
   }
 }
 
-const SWEEPS = ['sweep_leases', 'sweep_waiters', 'sweep_rates'] as const
+const SWEEPS = ['sweep_leases', 'sweep_waiters', 'sweep_rates', 'sweep_ahead'] as const
 const SWEEP_EVERY_MS = 1_000
 /** Per transaction, because other processes wait for it. */
 const MAX_SWEPT = 200

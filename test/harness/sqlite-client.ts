@@ -1,5 +1,7 @@
+import { cpSync } from 'node:fs'
 import { createRequire, isBuiltin } from 'node:module'
 import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import type * as original from '../../src/drivers/sqlite/client.ts'
 
 type Client = typeof original
@@ -28,4 +30,16 @@ export function clientName(): string {
   const name = process.env['HOLDFAST_SQLITE_CLIENT'] ?? ''
   if (name !== '') return name
   return isBuiltin('node:sqlite') ? 'node:sqlite' : 'libsql'
+}
+
+/**
+ * Another copy of SQLite in this process: libsql, loaded from a copy of its package. It works beside libsql itself,
+ * because the system loads a library once for each file.
+ */
+export function secondCopy(folder: string): new (path: string) => original.SqliteDatabase {
+  const from = fileURLToPath(new URL('../../node_modules/', import.meta.url))
+  for (const name of ['libsql', '@libsql', '@neon-rs', 'detect-libc']) {
+    cpSync(join(from, name), join(folder, 'node_modules', name), { recursive: true })
+  }
+  return createRequire(join(folder, 'package.json'))('libsql')
 }

@@ -66,7 +66,7 @@ function grant(view: LockView, claim: Claim): AcquireAnswer {
   const { connection, nowMs } = view
   const { lockName, claimId, holderId, mode, limit, permits, ttlMs, metadata } = claim
   if (view.waiters(1).length > 0) connection.run('delete_waiter', lockName, claimId)
-  view.granted()
+  view.changed()
   const fencingToken = nextToken(connection, nowMs)
   const json = metadata === undefined ? null : JSON.stringify(metadata)
   const share = [mode, limit ?? null, permits] as const
@@ -161,8 +161,8 @@ class LockView {
     this.nowMs = nowMs
   }
 
-  /** A claim was granted. */
-  granted(): void {
+  /** The leases have changed. */
+  changed(): void {
     this.#rows = undefined
     this.#held = undefined
     this.#holder = undefined
@@ -180,7 +180,7 @@ class LockView {
     if (this.#rows !== undefined && (most <= this.#most || this.#rows.length < this.#most))
       return this.#rows.slice(0, most)
     const rows = waitersOf(this.connection, this.lockName, this.nowMs, most)
-    if (rows.some((row) => row.expires_at_ms > this.nowMs + row.wait_ms)) this.clamp()
+    if (rows.some((row) => row.expires_at_ms > this.nowMs + row.wait_ms)) this.#clampWaiters()
     this.#rows = rows
     this.#most = most
     return rows
@@ -190,9 +190,9 @@ class LockView {
   held(candidates: readonly LockShare[]): readonly LockShare[] {
     const largest = largestLimit(candidates)
     if (this.#held !== undefined && largest <= this.#largest) return this.#held
-    const { held, isAhead } = heldBeside(this.connection, this.lockName, this.nowMs, largest)
-    if (isAhead) this.clamp()
-    this.#held = held
+    const read = () => heldBeside(this.connection, this.lockName, this.nowMs, largest)
+    const { held, isAhead } = read()
+    this.#held = isAhead && this.#endLeasesAhead() ? read().held : held
     this.#largest = largest
     return held
   }
@@ -208,10 +208,28 @@ class LockView {
     return this.#front
   }
 
-  /** Rows that a clock ahead of its time wrote end as if written now, which is later than any client trusts them. */
+  /** Ends what the clock would keep for as long as it was set back. A claim with force does it in any case. */
   clamp(): void {
-    this.connection.run('clamp_leases', this.nowMs, this.lockName, this.nowMs)
+    this.#clampWaiters()
+    this.#endLeasesAhead()
+  }
+
+  /** A place ends as if it had been written now. A waiter that lives asks again long before. */
+  #clampWaiters(): void {
     this.connection.run('clamp_waiters', this.nowMs, this.lockName, this.nowMs)
+  }
+
+  /**
+   * A lease that ends too late by SQLite's clock may be one of a clock that was ahead, or this clock may be wrong and
+   * set right again. So it keeps its end, and is deleted when its own length has passed. Returns whether one was.
+   */
+  #endLeasesAhead(): boolean {
+    const { connection, lockName, nowMs } = this
+    const monotonicMs = connection.monotonicMs()
+    connection.run('note_ahead', nowMs, monotonicMs, lockName, nowMs)
+    if (connection.run('end_ahead', lockName, nowMs, nowMs, monotonicMs) === 0) return false
+    this.changed()
+    return true
   }
 }
 

@@ -1,9 +1,9 @@
 import { ClosedError } from '../../core/errors.ts'
 import type { Clock } from '../../core/time/clock.ts'
 import { type Turns, turnsOf } from '../../core/time/turns.ts'
-import { untilFree } from './errors.ts'
 import { MovedError } from './file.ts'
 import { type DatabaseSource, type OpenDatabase, openAndPrepare, type StatementName } from './open-database.ts'
+import { Patience, type Wait } from './patience.ts'
 
 /** One connection: its statements and its transactions. It opens the file again when the path leads to another one. */
 export class SqliteConnection {
@@ -11,6 +11,7 @@ export class SqliteConnection {
   onReopened = (): void => {}
   readonly #source: DatabaseSource
   readonly #clock: Clock
+  readonly #patience: Patience
   #path: string
   /** Undefined after it was closed because the file had moved, until the path is opened again. */
   #opened: OpenDatabase | undefined
@@ -27,6 +28,7 @@ export class SqliteConnection {
   private constructor(source: DatabaseSource, clock: Clock, opened: OpenDatabase) {
     this.#source = source
     this.#clock = clock
+    this.#patience = new Patience(clock)
     this.#turns = turnsOf(clock)
     this.#path = opened.path
     this.#opened = opened
@@ -53,11 +55,11 @@ export class SqliteConnection {
 
   /**
    * Runs one transaction that has the write lock from its beginning. While another process has that lock, it tries
-   * again without blocking the event loop, until `busyUntilMs`. `work` may run more than once; all runs but the last
-   * are rolled back.
+   * again without blocking the event loop, as `wait` says. `work` may run more than once; all runs but the last are
+   * rolled back.
    */
-  write<T>(work: () => T, busyUntilMs?: number): Promise<T> {
-    return this.#inOrder(() => this.#inTransaction('BEGIN IMMEDIATE', work, busyUntilMs))
+  write<T>(work: () => T, wait?: Wait): Promise<T> {
+    return this.#inOrder(() => this.#inTransaction('BEGIN IMMEDIATE', work, wait))
   }
 
   /** Runs one transaction, so that all reads see the same state. */
@@ -69,6 +71,11 @@ export class SqliteConnection {
   dataVersion(): number {
     const row = this.get('data_version') as { data_version: number } | undefined
     return row?.data_version ?? 0
+  }
+
+  /** The monotonic clock of the machine, which all of its processes share. Whole milliseconds. */
+  monotonicMs(): number {
+    return Math.floor(this.#clock.now().monotonicMs)
   }
 
   /** Throws if other processes no longer see what is written here. */
@@ -107,10 +114,10 @@ export class SqliteConnection {
     return this.#turns.owed(this.#clock.now().monotonicMs)
   }
 
-  async #inTransaction<T>(begin: string, work: () => T, busyUntilMs?: number): Promise<T> {
+  async #inTransaction<T>(begin: string, work: () => T, wait?: Wait): Promise<T> {
     for (let tries = 1; ; tries += 1) {
       try {
-        return await untilFree(this.#clock, this.path, () => this.#current.transaction(begin, work), busyUntilMs)
+        return await this.#patience.untilFree(this.path, () => this.#current.transaction(begin, work), wait)
       } catch (error) {
         const canReopen = error instanceof MovedError && this.#source.path !== undefined
         if (!canReopen || tries === MAX_REOPENINGS) throw error

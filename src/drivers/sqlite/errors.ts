@@ -1,7 +1,5 @@
 import { HoldfastError, StoreError } from '../../core/errors.ts'
 import { attempt, codeOf, isA, messageOf, safeCause } from '../../core/foreign-errors.ts'
-import type { Clock } from '../../core/time/clock.ts'
-import { setImmediate } from '../../core/time/native-time.ts'
 
 /** SQLite's primary result code, from the error of any client. */
 export function sqliteCode(error: unknown): string | undefined {
@@ -17,7 +15,9 @@ export function sqliteCode(error: unknown): string | undefined {
   return CODES.find((each) => message.includes(each.message))?.name
 }
 
-export const isBusy = (error: unknown): boolean => ['SQLITE_BUSY', 'SQLITE_LOCKED'].includes(sqliteCode(error) ?? '')
+/** SQLite gives up with SQLITE_PROTOCOL when it has lost a race for the index of the log many times. */
+export const isBusy = (error: unknown): boolean =>
+  ['SQLITE_BUSY', 'SQLITE_LOCKED', 'SQLITE_PROTOCOL'].includes(sqliteCode(error) ?? '')
 
 /** Also for a statement that has not ended, which a package may leave behind on a busy file. */
 export const isInTransaction = (error: unknown): boolean => messageOf(error).includes('within a transaction')
@@ -46,18 +46,20 @@ const CODES = [
   { number: 11, name: 'SQLITE_CORRUPT', message: 'database disk image is malformed' },
   { number: 13, name: 'SQLITE_FULL', message: 'database or disk is full' },
   { number: 14, name: 'SQLITE_CANTOPEN', message: 'unable to open database file' },
+  { number: 15, name: 'SQLITE_PROTOCOL', message: 'locking protocol' },
   { number: 26, name: 'SQLITE_NOTADB', message: 'file is not a database' },
 ]
 
 const nameOf = (extended: number): string | undefined => CODES.find(({ number }) => number === (extended & 0xff))?.name
 
 /** Errors that may disappear with time, or when another process goes on. */
-const TRANSIENT = new Set(['SQLITE_BUSY', 'SQLITE_LOCKED', 'SQLITE_IOERR', 'SQLITE_FULL'])
+const TRANSIENT = new Set(['SQLITE_BUSY', 'SQLITE_LOCKED', 'SQLITE_PROTOCOL', 'SQLITE_IOERR', 'SQLITE_FULL'])
 
 const reasons: Record<string, string> = {
   SQLITE_BUSY:
     'another process has kept the write lock for too long, as a process does that is paused during a transaction',
   SQLITE_LOCKED: 'the connection itself has an open transaction',
+  SQLITE_PROTOCOL: 'many processes open it and close it at the same time',
   SQLITE_READONLY: 'this user cannot write to it, or to its folder',
   SQLITE_IOERR: 'the disk failed or is full, or the file was removed or replaced while in use',
   SQLITE_CORRUPT: 'it is damaged; end all processes that use it, then delete it (locks are lost, tokens still rise)',
@@ -65,34 +67,3 @@ const reasons: Record<string, string> = {
   SQLITE_CANTOPEN: 'it cannot be opened. Does its folder exist, and may this user write to it?',
   SQLITE_NOTADB: 'it is not an SQLite database; choose another path',
 }
-
-/** How long to try for the write lock. A transaction of ours takes well under a millisecond. */
-export const MAX_BUSY_MS = 2_000
-
-/** Repeats `attempt` while another process has the lock that it needs. A failed attempt must change nothing. */
-export async function untilFree<T>(
-  clock: Clock,
-  path: string,
-  attempt: () => T,
-  untilMs = clock.now().monotonicMs + MAX_BUSY_MS,
-  mayPass = isBusy,
-): Promise<T> {
-  for (let tries = 1; ; tries += 1) {
-    try {
-      return attempt()
-    } catch (error) {
-      if (!mayPass(error) || clock.now().monotonicMs >= untilMs) throw storeErrorFrom(error, path)
-      await pause(clock, tries)
-    }
-  }
-}
-
-/** The first pauses last one turn of the event loop: most transactions of another process are over by then. */
-function pause(clock: Clock, tries: number): Promise<void> {
-  if (tries <= SPINS) return new Promise((resolve) => setImmediate(resolve))
-  return new Promise((resolve) => {
-    clock.setTimer(resolve, 1 + (tries % 3), true)
-  })
-}
-
-const SPINS = 16

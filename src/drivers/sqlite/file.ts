@@ -4,7 +4,6 @@ import {
   existsSync,
   mkdirSync,
   openSync,
-  readdirSync,
   readFileSync,
   realpathSync,
   type Stats,
@@ -169,39 +168,6 @@ const LOCAL_FUSE = wordsIn(`
   fuse.gocryptfs fuse.lowntfs-3g fuse.ntfs fuse.ntfs-3g
 `)
 
-/**
- * Returns a function that throws if what is written now might be in a file that other processes do not read.
- *
- * SQLite finds the write-ahead log and its index by name, and a process that comes later opens the files that have
- * these names then. A lease excludes others only while the names lead to the files that this connection writes to.
- * Three or four `stat` calls of about 4 µs each check that.
- *
- * Call it after SQLite has opened all of them, and before the first write. `asked` is the path that the caller wrote: a
- * link in it may lead to another file later. `hasIndex` is false for a database in exclusive locking mode.
- *
- * Throws if SQLite works on a file that was removed. Connections of one process share their index, so a new connection
- * gets the removed one as long as an old connection is open.
- */
-export function watchFiles(path: string, { asked, hasIndex }: { asked: string; hasIndex: boolean }): () => void {
-  const database = openFile(path)
-  const beside = (hasIndex ? ['-wal', '-shm'] : ['-wal']).map((suffix) => openFile(`${path}${suffix}`))
-  const others = asked === path ? beside : [...beside, openFile(path, asked)]
-  const assertCurrent = (): void => {
-    refuseLinks(path, database.assertCurrent())
-    for (const file of others) file.assertCurrent()
-  }
-  assertCurrent()
-  assertOpen([database, ...beside])
-  return assertCurrent
-}
-
-/** A file was removed or replaced, or a link leads to another file, which other processes use. */
-export class MovedError extends StoreError {
-  constructor(path: string) {
-    super(`the file ${path} was removed or replaced while it was open; close the database and open it again`)
-  }
-}
-
 /** Throws for a file with several names: under another name it has another write-ahead log. */
 export function refuseLinks(path: string, stats: Stats | BigIntStats | undefined): void {
   // The links of a folder are its subfolders.
@@ -212,45 +178,11 @@ export function refuseLinks(path: string, stats: Stats | BigIntStats | undefined
   )
 }
 
-interface OpenFile {
-  readonly path: string
-  readonly identity: string
-  assertCurrent(): Stats | BigIntStats
-}
+export const identityOf = ({ dev, ino }: BigIntStats): string => `${dev}:${ino}`
 
-/** The file that a path leads to. No other file gets its inode number while SQLite has it open. */
-function openFile(from: string, path = from): OpenFile {
-  const first = statSync(from, { throwIfNoEntry: false, bigint: true })
-  if (first === undefined) throw new MovedError(from)
-  // Some file systems have numbers above 2^53, which need BigInt. That takes twice as long.
-  const bigint = first.dev > Number.MAX_SAFE_INTEGER || first.ino > Number.MAX_SAFE_INTEGER
-  const [device, number] = bigint ? [first.dev, first.ino] : [Number(first.dev), Number(first.ino)]
-  return {
-    path,
-    identity: identityOf(first),
-    assertCurrent() {
-      const stats = statSync(path, { throwIfNoEntry: false, bigint })
-      if (stats?.ino !== number || stats.dev !== device) throw new MovedError(path)
-      return stats
-    },
+/** What this connection has open is no longer what other processes lock. Opening the path again may help. */
+export class MovedError extends StoreError {
+  constructor(path: string, what = 'was removed or replaced while it was open') {
+    super(`the file ${path} ${what}; close the database and open it again`)
   }
-}
-
-const identityOf = ({ dev, ino }: BigIntStats): string => `${dev}:${ino}`
-
-/** Only Linux lists the open files of a process. */
-function assertOpen(files: readonly OpenFile[]): void {
-  if (process.platform !== 'linux') return
-  const open = new Set(
-    readdirSync('/proc/self/fd').map((descriptor) => {
-      const stats = statSync(`/proc/self/fd/${descriptor}`, { throwIfNoEntry: false, bigint: true })
-      return stats && identityOf(stats)
-    }),
-  )
-  const removed = files.find(({ identity }) => !open.has(identity))
-  if (removed === undefined) return
-  throw new StoreError(
-    `the file ${removed.path} was removed or replaced while it was open, and this process still works on the old ` +
-      'one; restart the process',
-  )
 }

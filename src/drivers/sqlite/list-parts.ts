@@ -1,6 +1,6 @@
 import type { Clock } from '../../core/time/clock.ts'
 import { type GroupMember, groupSize } from '../shared/groups.ts'
-import { MAX_BUSY_MS } from './errors.ts'
+import { MAX_BUSY_MS } from './patience.ts'
 
 /**
  * Runs a long list as several transactions, one after the other, so that its entries are still taken in their order.

@@ -1,11 +1,14 @@
 import { StoreError } from '../../core/errors.ts'
-import { messageOf } from '../../core/foreign-errors.ts'
+import { isA, messageOf } from '../../core/foreign-errors.ts'
 import type { Clock } from '../../core/time/clock.ts'
 import { namedStatements } from '../shared/named-statements.ts'
 import { readProtocol } from '../shared/read-protocol.ts'
 import type { SqliteDatabase, Statement } from './client.ts'
-import { isBusy, isInTransaction, storeErrorFrom, untilFree } from './errors.ts'
-import { refusePlace, watchFiles } from './file.ts'
+import { isBusy, isInTransaction, storeErrorFrom } from './errors.ts'
+import { refusePlace } from './file.ts'
+import { copyOf, markCopy, SecondCopyError } from './one-copy.ts'
+import { watchFiles } from './open-files.ts'
+import { Patience } from './patience.ts'
 import { IN_MEMORY } from './url.ts'
 
 /** Where a connection comes from. */
@@ -28,6 +31,7 @@ export class OpenDatabase {
     get: new Map(),
     run: new Map(),
   }
+  #unmark: (() => void) | undefined
   /** Throws if other processes no longer see what is written here. */
   assertCurrent = (): void => {}
 
@@ -45,15 +49,23 @@ export class OpenDatabase {
   }
 
   rows(sql: string): Record<string, unknown>[] {
-    return this.#database.prepare(sql).all() as Record<string, unknown>[]
+    return this.#prepare(sql).all() as Record<string, unknown>[]
   }
 
   /** Once for each method: libsql ignores the values of a `get` after an `all` of one prepared statement. */
   statement(name: StatementName, method: keyof Statement): Statement {
     const known = this.#statements[method].get(name)
     if (known !== undefined) return known
-    const prepared = this.#database.prepare(statements[name]) as Statement
+    const prepared = this.#prepare(statements[name])
     this.#statements[method].set(name, prepared)
+    return prepared
+  }
+
+  /** A database that was passed in may be set to read integers as BigInt. Ours all are safe integers. */
+  #prepare(sql: string): Statement {
+    const prepared = this.#database.prepare(sql) as Statement & IntegerSettings
+    prepared.safeIntegers?.(false)
+    prepared.setReadBigInts?.(false)
     return prepared
   }
 
@@ -90,21 +102,36 @@ export class OpenDatabase {
   }
 
   /** From now on, what is written must be seen by every other process. */
-  watchFiles(): void {
+  watchFiles(clock: Clock): void {
     const [row] = this.rows('PRAGMA locking_mode')
-    const hasIndex = row?.['locking_mode'] !== 'exclusive'
-    this.assertCurrent = watchFiles(this.path, { asked: this.#asked ?? this.path, hasIndex })
+    if (row?.['locking_mode'] === 'exclusive') {
+      throw new StoreError(`the database ${this.path} is in exclusive locking mode, which keeps other processes out`, {
+        retryable: false,
+      })
+    }
+    this.assertCurrent = watchFiles(this.path, this.#asked ?? this.path, clock)
+    this.#unmark ??= markCopy(
+      this.path,
+      copyOf((sql) => this.rows(sql)),
+    )
   }
 
   /** Never closes what the caller passed in. */
   close(): void {
     for (const prepared of Object.values(this.#statements)) prepared.clear()
+    this.#unmark?.()
     try {
       if (!this.passedIn) this.#database.close()
     } catch (error) {
       throw storeErrorFrom(error, this.path)
     }
   }
+}
+
+/** Of libsql and better-sqlite3, and of `node:sqlite`. */
+interface IntegerSettings {
+  safeIntegers?(on: boolean): unknown
+  setReadBigInts?(on: boolean): unknown
 }
 
 const timeoutOf = (row: unknown): unknown => (row as { timeout?: number }).timeout
@@ -118,10 +145,14 @@ export async function openAndPrepare(source: DatabaseSource, clock: Clock): Prom
     await prepare(opened, clock)
     return opened
   } catch (error) {
-    if (source.path !== undefined) database.close()
+    if (isA(error, SecondCopyError)) keptOpen.push(database)
+    else if (source.path !== undefined) database.close()
     throw error
   }
 }
+
+/** To close them would drop the locks of the other copy, and might remove the log that it writes to. */
+const keptOpen: SqliteDatabase[] = []
 
 /**
  * No flush for every commit: when a machine crashes, all holders of its locks die with it. And a write-ahead log that
@@ -134,7 +165,7 @@ async function prepare(opened: OpenDatabase, clock: Clock): Promise<void> {
   const open = (): boolean => {
     if (!opened.passedIn) opened.exec('PRAGMA busy_timeout = 0')
     // In one transaction: otherwise tables that another process is creating would look like another program's.
-    const ready = opened.transaction('BEGIN', () => isComplete(opened))
+    const ready = opened.transaction('BEGIN', () => isPrepared(opened))
     const [mode] = opened.withoutBlocking(() => opened.rows('PRAGMA journal_mode = WAL'))
     if (mode?.['journal_mode'] !== 'wal') {
       throw new StoreError(
@@ -145,35 +176,29 @@ async function prepare(opened: OpenDatabase, clock: Clock): Promise<void> {
     if (!opened.passedIn) opened.exec(SETTINGS)
     // The first read in this mode opens the files beside the database.
     opened.rows(statements.format_table)
-    opened.watchFiles()
+    opened.watchFiles(clock)
     return ready
   }
   const mayPass = (error: unknown): boolean => isBusy(error) || (!opened.passedIn && isInTransaction(error))
-  const isReady = await untilFree(clock, opened.path, open, undefined, mayPass)
+  const patience = new Patience(clock)
+  const isReady = await patience.untilFree(opened.path, open, { mayPass })
   if (isReady) return
-  await untilFree(clock, opened.path, () =>
+  await patience.untilFree(opened.path, () =>
     opened.transaction('BEGIN IMMEDIATE', () => {
-      // Another process may have been faster, with a newer version.
-      const version = formatOf(opened)
-      if (isComplete(opened)) return
-      if (version === 1) opened.exec(readProtocol('sqlite/upgrade-2.sql'))
-      if (version === 2) opened.exec(readProtocol('sqlite/upgrade-3.sql'))
+      // Another process may have been faster.
+      if (isPrepared(opened)) return
       opened.exec(readProtocol('sqlite/schema.sql'))
       if (!opened.passedIn) opened.exec(`PRAGMA application_id = ${APPLICATION_ID}`)
     }),
   )
 }
 
-/** Whether nothing has to be created. The last table was added without a new version. */
-const isComplete = (opened: OpenDatabase): boolean =>
-  formatOf(opened) === FORMAT && opened.rows(statements.forced_releases_table).length > 0
-
-/** The version of the tables. Undefined if there are none and they may be created. Throws if the file is not ours. */
-function formatOf(opened: OpenDatabase): number | undefined {
+/** Whether the tables exist. False if they may be created. Throws if the file is not ours, or has another format. */
+function isPrepared(opened: OpenDatabase): boolean {
   const { path, passedIn } = opened
   if (opened.rows(statements.format_table).length > 0) {
     const version = Number(opened.rows(statements.format)[0]?.['version'] ?? 0)
-    if (version <= FORMAT) return version
+    if (version === FORMAT) return true
     throw new StoreError(
       `the lock file ${path} has format ${version}, and this version of Holdfast knows ${FORMAT}; upgrade Holdfast`,
       { retryable: false },
@@ -186,12 +211,12 @@ function formatOf(opened: OpenDatabase): number | undefined {
       retryable: false,
     })
   }
-  return undefined
+  return false
 }
 
 /** `HOLD`, in the file's header. It tells a file of ours from a database of another program. */
 const APPLICATION_ID = 0x484f4c44
-const FORMAT = 3
+const FORMAT = 1
 
 /** The statements of `protocol/sqlite/statements.sql`, and two pragmas. */
 const statements = {
@@ -201,16 +226,10 @@ const statements = {
 }
 
 export type StatementName = keyof typeof statements
-type SchemaName =
-  | 'format_table'
-  | 'forced_releases_table'
-  | 'format'
-  | 'now'
-  | 'names'
-  | 'next_token'
-  | 'restore_counter'
+type SchemaName = 'format_table' | 'format' | 'now' | 'names' | 'next_token' | 'restore_counter'
 type LeaseName = 'lease' | 'held' | 'holder' | 'next_end' | 'leases_from' | 'newer_lease' | LeaseChange
-type LeaseChange = 'insert_lease' | 'set_end' | 'renew' | 'release' | 'withdraw' | 'clamp_leases' | 'sweep_leases'
+type LeaseChange = 'insert_lease' | 'set_end' | 'renew' | 'release' | 'withdraw' | 'sweep_leases' | AheadName
+type AheadName = 'note_ahead' | 'end_ahead' | 'sweep_ahead'
 type QueueName = 'waiters_from' | 'waiters_of' | 'front_of' | 'ahead_of' | QueueChange
 type QueueChange = 'insert_waiter' | 'keep_place' | 'delete_waiter' | 'clamp_waiters' | 'sweep_waiters'
 type ForcedName = 'end_leases' | 'note_forced_releases' | 'trim_forced_releases' | 'forced_releases_since'

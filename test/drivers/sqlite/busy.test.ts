@@ -3,7 +3,10 @@ import { execFileSync } from 'node:child_process'
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, it, vi } from 'vitest'
-import { MAX_BUSY_MS, sqliteCode } from '../../../src/drivers/sqlite/errors.ts'
+import type { StoreError } from '../../../src/core/errors.ts'
+import { systemClock } from '../../../src/core/time/clock.ts'
+import { sqliteCode, storeErrorFrom } from '../../../src/drivers/sqlite/errors.ts'
+import { MAX_BUSY_MS, Patience } from '../../../src/drivers/sqlite/patience.ts'
 import { openSqlite, sqliteDriver } from '../../../src/drivers/sqlite.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
 import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
@@ -119,6 +122,81 @@ describe('sqlite alone: the error codes of every client are understood', () => {
     ],
   ])('%s', (_, error, code) => {
     assert.equal(sqliteCode(error), code)
+  })
+})
+
+describe.concurrent('sqlite alone, failure 75: many processes wait for the write lock of one file', () => {
+  const BUSY_MS = 1_500
+
+  it('a claim tries less and less often, and a heartbeat every few milliseconds', async () => {
+    await using context = createContext()
+    const tries: Record<string, number> = {}
+    for (const call of ['acquire', 'renew'] as const) {
+      const database = await context.database()
+      const exec = database.exec.bind(database)
+      database.exec = (sql) => {
+        if (sql === 'BEGIN IMMEDIATE') tries[call] = (tries[call] ?? 0) + 1
+        return exec(sql)
+      }
+      const driver = await sqliteDriver({ database })
+      const held = claimOn(call)
+      const { fencingToken } = await grantOf(driver, held)
+      const other = await context.database()
+      other.exec('BEGIN IMMEDIATE')
+      tries[call] = 0
+      const waiting =
+        call === 'acquire' ? driver.acquire([claimOn('name')], newCall()) : driver.renew([{ ...held, fencingToken }])
+      await sleep(BUSY_MS)
+      other.exec('COMMIT')
+      await waiting
+    }
+    // 40 processes with the pauses of before, 1 to 3 ms, used up both cores of a machine with tries.
+    assert.ok((tries['acquire'] ?? 0) <= 80, `${tries['acquire']} tries`)
+    assert.ok((tries['renew'] ?? 0) >= BUSY_MS / 30, `${tries['renew']} heartbeats`)
+    assert.ok((tries['renew'] ?? 0) <= BUSY_MS / 3, `${tries['renew']} heartbeats`)
+  })
+
+  it('a heartbeat is sent while claims of its own process wait', async () => {
+    await using context = createContext()
+    const driver = await context.opened(openSqlite(`sqlite:${context.path}`))
+    const held = claimOn('held')
+    const { fencingToken } = await grantOf(driver, held)
+    const other = await context.database()
+    const order: string[] = []
+    // The pauses are random, and a busy machine lets several end at one moment. So the best of some rounds counts.
+    for (let round = 0; round < 6 && order.indexOf('heartbeat') !== 0; round += 1) {
+      order.length = 0
+      other.exec('BEGIN IMMEDIATE')
+      const claims = Array.from({ length: 5 }, (_, at) =>
+        driver.acquire([claimOn(`name ${round} ${at}`)], newCall()).then(() => order.push('claim')),
+      )
+      await sleep(600) // The pauses of the claims grow.
+      const renewed = driver.renew([{ ...held, fencingToken }]).then(() => order.push('heartbeat'))
+      await sleep(50)
+      other.exec('COMMIT')
+      await Promise.all([renewed, ...claims])
+    }
+    // Its pauses are at most 8 ms, those of the claims about 64 ms by now.
+    assert.equal(order[0], 'heartbeat', `${order}`)
+  })
+})
+
+describe('sqlite alone: errors that pass with time', () => {
+  const passing: [string, object][] = [
+    ['better-sqlite3', { code: 'SQLITE_PROTOCOL' }],
+    ['node:sqlite', { code: 'ERR_SQLITE_ERROR', errcode: 15 }],
+    ['libsql without a code', { code: '' }],
+  ]
+  it.each(passing)('SQLITE_PROTOCOL, a race for the index of the log: %s is tried again', async (_, parts) => {
+    const error = Object.assign(new Error('locking protocol'), parts)
+    let tries = 0
+    const answer = await new Patience(systemClock).untilFree('/locks.db', () => {
+      tries += 1
+      if (tries === 1) throw error
+      return 'done'
+    })
+    assert.deepEqual([answer, tries], ['done', 2])
+    assert.equal((storeErrorFrom(error, '/locks.db') as StoreError).retryable, true)
   })
 })
 

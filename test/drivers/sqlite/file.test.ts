@@ -13,7 +13,7 @@ import {
 import { homedir } from 'node:os'
 import { pathToFileURL } from 'node:url'
 import { describe, it, vi } from 'vitest'
-import type { Driver, RateAnswer } from '../../../src/core/driver.ts'
+import type { Driver } from '../../../src/core/driver.ts'
 import { StoreError } from '../../../src/core/errors.ts'
 import { defaultPath, networkFileSystemOf } from '../../../src/drivers/sqlite/file.ts'
 import { openSqlite } from '../../../src/drivers/sqlite.ts'
@@ -53,9 +53,9 @@ describe.concurrent('sqlite alone: a bad file is an error that says why, and nev
       'a database of a newer format',
       async (context) => {
         await (await openSqlite(`sqlite:${context.path}`)).close()
-        ;(await context.database()).exec('UPDATE holdfast_format SET version = 4')
+        ;(await context.database()).exec('UPDATE holdfast_format SET version = 2')
       },
-      /has format 4, and this version of Holdfast knows 3; upgrade Holdfast/,
+      /has format 2, and this version of Holdfast knows 1; upgrade Holdfast/,
     ],
   ]
   it.each(untouched)('%s is refused and left as it was', async (_, prepare, message) => {
@@ -120,71 +120,6 @@ describe.concurrent('sqlite alone: a bad file is an error that says why, and nev
     const oldFile = (await worker.call('outcome', `sqlite:${context.path}`)) as Outcome
     assert.equal(oldFile.code, 'STORE_UNAVAILABLE')
     assert.match(oldFile.message, /locks\.db: (this user cannot write to it|it cannot be opened)/)
-  })
-})
-
-describe('sqlite alone: a file of format 1', () => {
-  it('is upgraded, and keeps its leases and waiters', async () => {
-    await using context = createContext()
-    const [held, waiting] = [claimOn('name'), claimOn('name', { waiterTtlMs: 60_000 })]
-    const first = await openSqlite(`sqlite:${context.path}`)
-    const { fencingToken } = await grantOf(first, held)
-    assert.equal(await isGranted(first, waiting), false)
-    await first.close()
-    ;(await context.database()).exec(`
-      ALTER TABLE holdfast_leases DROP COLUMN ttl_ms;
-      ALTER TABLE holdfast_waiters DROP COLUMN wait_ms;
-      UPDATE holdfast_format SET version = 1;
-    `)
-    const drivers = await Promise.all([1, 2, 3].map(() => context.opened(openSqlite(`sqlite:${context.path}`))))
-    const [a, b] = drivers as [Driver, Driver]
-    assert.equal(await isGranted(b, claimOn('name')), false)
-    assert.deepEqual(await a.renew([{ ...held, fencingToken, ttlMs: 60_000 }]), ['renewed'])
-    assert.deepEqual(await a.release([{ ...held, fencingToken }]), [true])
-    assert.equal(await isGranted(a, claimOn('name')), false)
-    assert.equal(await isGranted(b, waiting), true)
-  })
-})
-
-describe('sqlite alone: a file of format 2', () => {
-  it('that lacks the table of forced releases gets it, and other connections go on', async () => {
-    await using context = createContext()
-    const before = await context.opened(openSqlite(`sqlite:${context.path}`))
-    const [held, kept] = [claimOn('a'), claimOn('b')]
-    await grantOf(before, held)
-    const { fencingToken } = await grantOf(before, kept)
-    ;(await context.database()).exec('DROP TABLE holdfast_forced_releases')
-    const after = await context.opened(openSqlite(`sqlite:${context.path}`))
-    await grantOf(after, claimOn('a', { forceUpTo: Number.MAX_SAFE_INTEGER }))
-    assert.deepEqual(await before.renew([{ ...kept, fencingToken, ttlMs: 60_000 }]), ['renewed'])
-    const heard: string[] = []
-    const lost = (claimId: string): void => void heard.push(claimId)
-    await before.listen?.({ lost, wake() {}, granted() {}, disconnected: assert.fail })
-    // It looks only while a claim of this process waits.
-    await isGranted(before, claimOn('a', { waiterTtlMs: 60_000 }))
-    await until(() => heard.length > 0, { timeoutMs: 30_000, failure: () => 'it was not told' })
-    assert.deepEqual(heard, [held.claimId])
-  })
-
-  it('is upgraded, and keeps the state of its rate limits', async () => {
-    await using context = createContext()
-    const limits = [{ limit: 1, periodMs: 3_600_000, burst: 2 }]
-    const take = { name: 'key', cost: 1, limits }
-    const first = await openSqlite(`sqlite:${context.path}`)
-    await first.consume?.([take])
-    await first.close()
-    const database = await context.database()
-    database.exec('ALTER TABLE holdfast_rates DROP COLUMN block; UPDATE holdfast_format SET version = 2')
-    const drivers = await Promise.all([1, 2, 3].map(() => context.opened(openSqlite(`sqlite:${context.path}`))))
-    const [a, b] = drivers as [Driver, Driver]
-    await a.consume?.([{ ...take, cost: 0, change: { blockMs: 3_600_000 } }])
-    const remaining = (await b.consume?.([take, { ...take, cost: 0, change: { blockMs: 0 } }])) as RateAnswer[]
-    assert.deepEqual(
-      remaining.map((answer) => answer.remaining),
-      [0, 1],
-    )
-    const [row] = database.prepare('SELECT version FROM holdfast_format').all()
-    assert.deepEqual({ ...(row as object) }, { version: 3 })
   })
 })
 

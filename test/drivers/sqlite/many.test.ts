@@ -181,16 +181,17 @@ function share(database: SqliteDatabase, lockName: string, leases: number): void
   database.exec(`
     WITH RECURSIVE rows (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM rows WHERE n < ${leases})
     INSERT INTO holdfast_leases
-      (lock_name, claim_id, holder_id, mode, permits, fencing_token, acquired_at_ms, expires_at_ms)
-    SELECT ${lockName}, 'lease ' || n, 'other', 'shared', 1, n, ${NOW}, ${NOW} + 3600000 FROM rows
+      (lock_name, claim_id, holder_id, mode, permits, fencing_token, acquired_at_ms, expires_at_ms, ttl_ms)
+    SELECT ${lockName}, 'lease ' || n, 'other', 'shared', 1, n, ${NOW}, ${NOW} + 3600000, 3600000 FROM rows
   `)
 }
 
 function queueUp(database: SqliteDatabase, lockName: string, mode: Claim['mode'], waiters = MANY): void {
   database.exec(`
     WITH RECURSIVE rows (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM rows WHERE n < ${waiters})
-    INSERT INTO holdfast_waiters (lock_name, claim_id, holder_id, mode, permits, waiting_since_ms, expires_at_ms)
-    SELECT '${lockName}', 'waiter ' || n, 'other', '${mode}', 1, ${NOW}, ${NOW} + 3600000 FROM rows
+    INSERT INTO holdfast_waiters
+      (lock_name, claim_id, holder_id, mode, permits, waiting_since_ms, expires_at_ms, wait_ms)
+    SELECT '${lockName}', 'waiter ' || n, 'other', '${mode}', 1, ${NOW}, ${NOW} + 3600000, 3600000 FROM rows
   `)
 }
 

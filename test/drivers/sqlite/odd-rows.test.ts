@@ -37,3 +37,23 @@ it.each([
   await lock.close()
   await driver.close()
 })
+
+it.each(['constructor', '__proto__', 'toString', 'hasOwnProperty'])(
+  'sqlite: %s, which every object has as a property, is a name like any other',
+  async (name) => {
+    await using store = createStore()
+    const driver = await connect(`sqlite:${store.path}`)
+    const [lock, other] = [new DistributedLock({ driver, holderId: 'first' }), new DistributedLock({ driver })]
+    expect((await lock.inspect(name)).leases).toEqual([])
+    const first = await lock.acquire(name)
+    assert.ok(first.acquired)
+    expect(await other.acquire(name)).toMatchObject({ acquired: false, holder: { lockName: name, holderId: 'first' } })
+    const waiting = other.acquire(name, { blockingTimeoutSeconds: 10 })
+    await first.lock.release()
+    const second = await waiting
+    assert.ok(second.acquired && second.lock.fencingToken > first.lock.fencingToken)
+    expect((await lock.inspect(name)).leases).toMatchObject([{ fencingToken: second.lock.fencingToken }])
+    for (const each of [lock, other]) await each.close()
+    await driver.close()
+  },
+)

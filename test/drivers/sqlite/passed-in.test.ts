@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict'
 import { rmSync } from 'node:fs'
 import { describe, it, vi } from 'vitest'
-import { openDatabase } from '../../../src/drivers/sqlite/client.ts'
+import { openDatabase, type SqliteDatabase, type SqliteStatement } from '../../../src/drivers/sqlite/client.ts'
 import { openSqlite, sqliteDriver } from '../../../src/drivers/sqlite.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
 import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
-import { claimOn, createContext, grantOf, isGranted, rowsOf } from '../../harness/sqlite-context.ts'
+import { clientName } from '../../harness/sqlite-client.ts'
+import { claimOn, createContext, grantOf, isGranted, rowsOf, type SqliteContext } from '../../harness/sqlite-context.ts'
 
 vi.mock('../../../src/drivers/sqlite/client.ts', async (original) =>
   (await import('../../harness/sqlite-client.ts')).chosenClient(original),
@@ -93,6 +94,21 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     await grantOf(await sqliteDriver({ database }), claimOn('name'))
   })
 
+  it('that reads integers as BigInt: every call works, and the caller still reads BigInt', async () => {
+    await using context = createContext()
+    const database = await bigIntDatabase(context)
+    const driver = await sqliteDriver({ database })
+    const claim = claimOn('name')
+    const { fencingToken, acquiredAtMs } = await grantOf(driver, claim)
+    assert.deepEqual([typeof fencingToken, typeof acquiredAtMs], ['number', 'number'])
+    assert.equal(await isGranted(driver, claimOn('name', { waiterTtlMs: 60_000 })), false)
+    const { leases, waiters } = await driver.inspect({ lockName: 'name' })
+    assert.deepEqual([leases[0]?.fencingToken, waiters.length], [fencingToken, 1])
+    assert.deepEqual(await driver.renew([{ ...claim, fencingToken }]), ['renewed'])
+    assert.deepEqual(await driver.release([{ ...claim, fencingToken }]), [true])
+    assert.deepEqual(rowsOf(database, 'SELECT 1 AS one'), [{ one: 1n }])
+  })
+
   it('in memory: refused, because it excludes no other process', async () => {
     const database = await openDatabase(':memory:')
     const rejected = { name: 'StoreError', message: /in memory excludes no other process/ }
@@ -145,3 +161,21 @@ describe.concurrent('sqlite alone: a database that is passed in', () => {
     assert.ok((await grantOf(driver, claimOn('large', large))).fencingToken > before.fencingToken)
   })
 })
+
+/** A handle that reads integers as BigInt, which each client is asked for in its own way. */
+async function bigIntDatabase(context: SqliteContext): Promise<SqliteDatabase> {
+  const found = await context.database()
+  const database = found as SqliteDatabase & { defaultSafeIntegers?(on: boolean): unknown }
+  if (clientName() !== 'node:sqlite') {
+    database.defaultSafeIntegers?.(true)
+    return database
+  }
+  const prepare = database.prepare.bind(database)
+  // What the option `readBigInts` of later versions does.
+  database.prepare = (sql) => {
+    const prepared = prepare(sql) as SqliteStatement & { setReadBigInts(on: boolean): void }
+    prepared.setReadBigInts(true)
+    return prepared
+  }
+  return database
+}

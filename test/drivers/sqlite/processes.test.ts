@@ -80,6 +80,20 @@ describe('sqlite alone: many processes on one file', SLOW, () => {
     assert.ok((records.at(-1)?.number ?? 0) < 2_000, `${records.at(-1)?.number} of 2000`)
   })
 
+  it('failure 75: 24 processes on one file lose no lease, and no call of theirs fails', async () => {
+    await using context = createContext()
+    await withLockers(context, 24, async (workers) => {
+      const task = { ms: 5_000, timeoutSeconds: 2 }
+      const all = (await Promise.all(workers.map((worker) => worker.call('crowd', task)))) as Crowd[]
+      const sums = { failed: 0, lost: 0, least: Math.min(...all.map(({ pairs }) => pairs)) > 0 }
+      for (const { failed, lost } of all) {
+        sums.failed += failed
+        sums.lost += lost
+      }
+      assert.deepEqual(sums, { failed: 0, lost: 0, least: true })
+    })
+  })
+
   it('a file that 8 processes create at the same time is created once', async () => {
     await using context = createContext()
     const tokens = await withLockers(context, 8, (workers) =>
@@ -220,7 +234,66 @@ describe('sqlite alone: processes that are paused, or whose clock is wrong', SLO
       { env: clock.env },
     )
   })
+
+  it('failure 74: a clock that goes back and is set right again ends no lease before its time', async () => {
+    await using context = createContext()
+    using clock = await shiftedClock()
+    await withLockers(
+      context,
+      2,
+      async ([holder, rival]) => {
+        const refused = () =>
+          assert.rejects(
+            rival?.call('hold', 'name', { timeoutSeconds: 6, blockingTimeoutSeconds: 0.05 }) as Promise<never>,
+          )
+        const grantedMs = performance.now()
+        await holder?.call('hold', 'name', { timeoutSeconds: 6 })
+        for (const offsetMs of [-4_000, -60_000, -5_000]) {
+          clock.shift(offsetMs)
+          await refused()
+          clock.shift(0)
+          await refused()
+        }
+        // Of a lease that had been cut, little would be left now: its holder relies on it for longer.
+        await sleep(3_000)
+        await refused()
+        assert.equal(await holder?.call('isHeld', 'name'), true)
+        await rival?.call('hold', 'name', { timeoutSeconds: 6, blockingTimeoutSeconds: 10 })
+        const heldMs = performance.now() - grantedMs
+        assert.ok(heldMs >= 5_900 && heldMs < 12_000, `${heldMs} ms`)
+      },
+      {},
+      { env: clock.env },
+    )
+  })
+
+  it('failure 43: what a clock wrote that was ahead ends its own length after it was found', async () => {
+    await using context = createContext()
+    using clock = await shiftedClock()
+    await withLockers(
+      context,
+      2,
+      async ([holder, rival]) => {
+        clock.shift(3_600_000)
+        await holder?.call('hold', 'name', { timeoutSeconds: 2 })
+        await holder?.kill()
+        clock.shift(0)
+        const foundMs = performance.now()
+        await rival?.call('hold', 'name', { timeoutSeconds: 2, blockingTimeoutSeconds: 20 })
+        const waitedMs = performance.now() - foundMs
+        assert.ok(waitedMs >= 1_900 && waitedMs < 15_000, `${waitedMs} ms`)
+      },
+      {},
+      { env: clock.env },
+    )
+  })
 })
+
+interface Crowd {
+  readonly pairs: number
+  readonly failed: number
+  readonly lost: number
+}
 
 interface NumberRecord {
   readonly number: number
