@@ -20,8 +20,8 @@ export type HoldfastErrorCode =
 
 /**
  * The base class of every error of this library. Each class has a literal `code`, so that the compiler checks a
- * `switch` on it. `code` also works where `instanceof` does not: with two copies of the package, or across worker
- * threads.
+ * `switch` on it. `code` also works where `instanceof` does not: with two copies of the package, or for an error that
+ * has ended a worker thread. `postMessage` and `structuredClone` keep only the message of an error: send `toJSON()`.
  *
  * @example
  * ```ts
@@ -37,7 +37,17 @@ export type HoldfastErrorCode =
  */
 export abstract class HoldfastError extends Error {
   abstract readonly code: HoldfastErrorCode
+
+  /** What the error says, for another thread or process: its name, code and message, and its own fields. */
+  toJSON(): Record<string, unknown> & { readonly name: string; readonly code: string; readonly message: string } {
+    const { name, code, message } = this
+    const fields = Object.entries(this).map(([key, value]) => [key, isSendable(value) ? value : String(value)])
+    return { ...Object.fromEntries(fields), name, code, message }
+  }
 }
+
+/** Neither JSON nor a message port takes everything that a caller can pass as an argument. */
+const isSendable = (value: unknown): boolean => !['bigint', 'symbol', 'function'].includes(typeof value)
 
 /**
  * An argument is invalid. Nothing was sent to the store. The message names the argument, the value and the rule.

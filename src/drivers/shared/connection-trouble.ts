@@ -40,8 +40,8 @@ interface Trouble {
 }
 
 const CLOSED_MESSAGE = new RegExp(
-  '^(?:connection is closed|socket closed unexpectedly|the client is closed|connection terminated|' +
-    'connection closed|the server closed)',
+  '^(?:connection is closed|socket closed unexpectedly|the client is closed|disconnects client|' +
+    'connection terminated|connection closed|the server closed)',
   'i',
 )
 

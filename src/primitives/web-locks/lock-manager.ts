@@ -191,7 +191,7 @@ export class LockManager {
   /** Never throws. A release that the store did not answer is sent again in the background. */
   async #release(lockName: string, lease: LeaseUse, ending?: Ending): Promise<void> {
     if (ending !== undefined) ending.isOver = true
-    await this.#order.after(lockName, lease[Symbol.asyncDispose]())
+    await this.#order.release(lockName, () => lease[Symbol.asyncDispose](), this.#parts.instance.clock)
   }
 }
 

@@ -1,5 +1,6 @@
 import { AbortedError } from '../../core/errors.ts'
-import { onAbort } from '../../core/time/abort.ts'
+import { onAbort, settlesWithin } from '../../core/time/abort.ts'
+import type { Clock } from '../../core/time/clock.ts'
 import { nextTick, queueMicrotask } from '../../core/time/native-time.ts'
 
 /**
@@ -8,11 +9,15 @@ import { nextTick, queueMicrotask } from '../../core/time/native-time.ts'
  * Requests of one turn of the event loop go to the store in one list, which keeps their order. A later request is sent
  * when all earlier ones have a place in the queue; sent at the same time over another connection, it could overtake
  * them. If the store fails one of them, later requests that do not wait are sent, so that they fail too. A request
- * after a release finds the lock released.
+ * after a release finds the lock released. A release, of any name, is sent when the requests that were sent before it
+ * have a place: otherwise it could overtake them, too, and a request that waits would be granted before one that is
+ * free.
  */
 export class RequestOrder {
   readonly #lanes = new Map<string, Lane>()
-  readonly #unplaced = new Set<Promise<void>>()
+  readonly #unplaced = new Set<PromiseLike<void>>()
+  /** The requests that the store is being asked for. */
+  readonly #sent = new Set<PromiseLike<void>>()
 
   /**
    * Begins at once, or after the requests for this name of earlier turns. `begin` reports its progress. If it rejects
@@ -26,13 +31,13 @@ export class RequestOrder {
   ): Promise<T> {
     const lane = this.#lanes.get(lockName) ?? this.#openLane(lockName)
     let placed = (): void => {}
-    this.#track(
-      new Promise<void>((done) => {
-        placed = done
-      }),
-    )
+    const place = new Promise<void>((done) => {
+      placed = done
+    })
+    track(this.#unplaced, place)
     if (lane.open || (lane.failing && !waits)) lane.busy += 1
     else await waitInLane(lane, { signal, waits, placed })
+    track(this.#sent, place)
     let isPlaced = false
     const once = (): void => {
       if (isPlaced) return
@@ -62,12 +67,20 @@ export class RequestOrder {
     }
   }
 
+  /** Releases after the requests that were sent before. Later requests for this name are sent after the release. */
+  async release(lockName: string, send: () => PromiseLike<unknown>, clock: Clock): Promise<void> {
+    const sent = [...this.#sent]
+    // Bounded, because a store that hangs must not keep the lock.
+    const turn = sent.length === 0 ? undefined : settlesWithin(clock, MAX_TURN_MS, Promise.all(sent))
+    await this.after(lockName, turn === undefined ? send() : turn.then(send))
+  }
+
   /** Later requests for this name are sent after this work. */
-  async after(lockName: string, work: Promise<unknown>): Promise<void> {
+  async after(lockName: string, work: PromiseLike<unknown>): Promise<void> {
     const lane = this.#lanes.get(lockName) ?? this.#openLane(lockName)
     lane.open = false
     lane.busy += 1
-    this.#track(work)
+    track(this.#unplaced, work)
     try {
       await work
     } finally {
@@ -80,14 +93,6 @@ export class RequestOrder {
    */
   async settled(): Promise<void> {
     await Promise.all(this.#unplaced)
-  }
-
-  #track(work: Promise<unknown>): void {
-    const tracked = work.then(
-      () => void this.#unplaced.delete(tracked),
-      () => void this.#unplaced.delete(tracked),
-    )
-    this.#unplaced.add(tracked)
   }
 
   #openLane(lockName: string): Lane {
@@ -132,6 +137,15 @@ export class RequestOrder {
     )
   }
 }
+
+function track(set: Set<PromiseLike<void>>, work: PromiseLike<unknown>): void {
+  const leave = (): void => void set.delete(tracked)
+  const tracked = work.then(leave, leave)
+  set.add(tracked)
+}
+
+/** How long a release waits for its turn at most. */
+const MAX_TURN_MS = 1_000
 
 /** Resolves when the earlier requests have a place. Rejects with the reason of the signal if that aborts before. */
 function waitInLane(lane: Lane, { signal, waits, placed }: OrderedRequest & { placed: () => void }): Promise<void> {

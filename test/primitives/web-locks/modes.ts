@@ -54,6 +54,29 @@ export const exclusive: Section = (test) => {
     assert.deepEqual(order, Array.from(order.keys()))
   })
 
+  test('requests for distinct resources can be granted, while an earlier one waits', async ({ locks, other, open }) => {
+    // Each client has resources of its own.
+    const orders = await Promise.all(
+      [locks, other, open()].map(async (client, index) => {
+        const [a, b] = [`a:${index}`, `b:${index}`]
+        const order: string[] = []
+        for (let round = 0; round < 8; round += 1) {
+          let inside: Promise<unknown> = Promise.resolve()
+          await client.request(a, async () => {
+            // The first waits until this callback has ended, in this turn of the event loop. The second does not.
+            inside = Promise.all([
+              client.request(a, () => void order.push('a')),
+              client.request(b, () => void order.push('b')),
+            ])
+          })
+          await inside
+        }
+        return order.join('')
+      }),
+    )
+    assert.deepEqual(new Set(orders), new Set(['ba'.repeat(8)]))
+  })
+
   test('one at a time, across clients', async ({ locks, other, name }) => {
     let inside = 0
     let most = 0

@@ -1,7 +1,19 @@
 import assert from 'node:assert/strict'
-import { leaseOn, mustGrant, mustRefuse, releaseOne } from '../driver-calls.ts'
+import {
+  acquireOne,
+  consumeOne,
+  leaseOn,
+  mustGrant,
+  mustRefuse,
+  newCall,
+  releaseOne,
+  untilGranted,
+  waitersOn,
+} from '../driver-calls.ts'
 import type { Group } from '../runner.ts'
 import type { TestContext } from '../test-context.ts'
+import { SHORT_MS } from '../timing.ts'
+import { requestOn } from './rate-requests.ts'
 
 /** Every value that the public API accepts comes back from the store unchanged. */
 export const values: Group = (test) => {
@@ -63,6 +75,47 @@ export const values: Group = (test) => {
     )
   })
 
+  test('names such as constructor and __proto__ are names like any other', async (context) => {
+    const [a, b] = [await context.driver(), await context.driver()]
+    const taken = context.name('taken')
+    await mustGrant(a, context.claim({ lockName: taken }))
+    for (const lockName of NAMES_OF_OBJECTS) {
+      // Other runs on the same store use these names, too. So all that is known of a holder is what it looks like.
+      const ending = context.claim({ lockName, ttlMs: SHORT_MS })
+      await untilGranted(a, ending)
+      const next = context.claim({ lockName, waiterTtlMs: 5_000 })
+      await acquireOne(b, next)
+      await context.leaseEnds(a, SHORT_MS)
+      // Nothing is held, and one waits.
+      for (const group of context.capabilities.groups ? [undefined, 'group'] : [undefined]) {
+        const claims = [lockName, taken].map((each) => context.claim({ lockName: each, ...(group && { group }) }))
+        const [answer] = await b.acquire(claims, newCall())
+        const holder = answer !== undefined && 'granted' in answer && !answer.granted ? answer.holder : undefined
+        if (holder !== undefined) assert.deepEqual([holder.lockName, typeof holder.claimId], [lockName, 'string'])
+        for (const each of claims) await releaseOne(b, each)
+      }
+      await releaseOne(b, next)
+
+      const claim = context.claim({ lockName, ttlMs: 5_000, ...(context.capabilities.metadata && { metadata: ODD }) })
+      const { fencingToken } = await untilGranted(a, claim)
+      for (const holder of [(await mustRefuse(b, context.claim({ lockName }))).holder, await leaseOn(b, lockName)]) {
+        assert.deepEqual([holder?.lockName, holder?.claimId], [lockName, claim.claimId])
+        assert.deepEqual(holder?.metadata, claim.metadata)
+      }
+      const waiter = context.claim({ lockName, waiterTtlMs: 5_000 })
+      await mustRefuse(b, waiter)
+      if (context.capabilities.queue) {
+        const waiters = await waitersOn(a, lockName)
+        assert.ok(waiters.some(({ claimId }) => claimId === waiter.claimId))
+      }
+      await releaseOne(b, waiter)
+      assert.equal(await releaseOne(a, claim, fencingToken), true)
+      if (!context.capabilities.rate) continue
+      const request = requestOn(lockName, { limit: 1_000_000, periodMs: 1_000, burst: 1_000_000 })
+      assert.equal((await consumeOne(a, request)).allowed, true)
+    }
+  })
+
   test('a holder id of 255 unusual characters is kept as it is', async (context) => {
     const driver = await context.driver()
     const holderId = `host:1:"'{}\\ ü日本🔒${'h'.repeat(255)}`.slice(0, 255)
@@ -110,6 +163,12 @@ function padded(lockName: string, filler: string, last: string): string {
   const room = 254 - lockName.length
   return `${lockName}${filler.repeat(Math.floor(room / filler.length))}${'.'.repeat(room % filler.length)}${last}`
 }
+
+/** What every object of JavaScript has, and an attribute of those of Python. */
+const NAMES_OF_OBJECTS = ['constructor', '__proto__', 'toString', 'hasOwnProperty', '__class__']
+
+/** With own properties of these names. */
+const ODD = JSON.parse('{"__proto__":{"a":1},"constructor":2,"toString":[3],"__class__":null}')
 
 const ODD_TEXTS = {
   spaces: '  a b ',
