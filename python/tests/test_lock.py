@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from datetime import datetime, timezone
 from typing import Any, AsyncIterator, Dict, List
 
@@ -33,11 +32,8 @@ async def locks() -> AsyncIterator[Locks]:
 
 def assert_no_cancellation_is_left() -> None:
     task = asyncio.current_task()
-    if sys.version_info >= (3, 11):
-        assert task is not None and task.cancelling() == 0
+    assert task is not None and task.cancelling() == 0
 
-
-since_3_11 = pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio has no TaskGroup and no timeout")
 
 # Acquiring, releasing, extending
 
@@ -560,7 +556,6 @@ async def test_a_failed_release_is_repeated_and_does_not_fail_the_block(locks: L
     await until(lambda: locks.holders == 0)
 
 
-@since_3_11
 async def test_inside_a_task_group_a_loss_is_an_error_of_the_group(locks: Locks) -> None:
     lock, network = locks.behind_network()
     sibling_cancelled = False
@@ -587,7 +582,16 @@ async def test_inside_a_task_group_a_loss_is_an_error_of_the_group(locks: Locks)
     network.heal()
 
 
-@since_3_11
+async def test_a_loss_during_gather_is_a_loss(locks: Locks) -> None:
+    lock, network = locks.behind_network()
+    with pytest.raises(LeaseLostError):
+        async with lock.lock(NAME, timeout_seconds=0.3):
+            network.cut()
+            await asyncio.gather(asyncio.sleep(60), asyncio.sleep(60))
+    assert_no_cancellation_is_left()
+    network.heal()
+
+
 async def test_a_task_group_inside_the_block_is_cancelled_by_a_loss(locks: Locks) -> None:
     lock, network = locks.behind_network()
     with pytest.raises(LeaseLostError):
@@ -599,7 +603,6 @@ async def test_a_task_group_inside_the_block_is_cancelled_by_a_loss(locks: Locks
     network.heal()
 
 
-@since_3_11
 async def test_a_timeout_around_the_block_is_a_timeout_and_releases(locks: Locks) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.03):
@@ -608,7 +611,6 @@ async def test_a_timeout_around_the_block_is_a_timeout_and_releases(locks: Locks
     assert locks.holders == 0
 
 
-@since_3_11
 async def test_a_timeout_inside_the_block_is_a_timeout(locks: Locks) -> None:
     async with locks().lock(NAME) as lease:
         with pytest.raises(TimeoutError):
@@ -617,7 +619,6 @@ async def test_a_timeout_inside_the_block_is_a_timeout(locks: Locks) -> None:
         assert lease.held
 
 
-@since_3_11
 async def test_a_loss_inside_a_timeout_is_a_loss(locks: Locks) -> None:
     lock, network = locks.behind_network()
     with pytest.raises(LeaseLostError):
@@ -629,7 +630,6 @@ async def test_a_loss_inside_a_timeout_is_a_loss(locks: Locks) -> None:
     network.heal()
 
 
-@since_3_11
 async def test_a_timeout_while_waiting_leaves_nothing_behind(locks: Locks) -> None:
     await locks().acquire(NAME)
     with pytest.raises(TimeoutError):
@@ -986,3 +986,80 @@ async def test_an_instance_of_another_running_loop_is_refused() -> None:
 
     await asyncio.to_thread(other)
     await lock.close()
+
+
+# The end of each use
+
+
+@pytest.mark.parametrize("how", ["block", "release", "release by name", "lease as a block"])
+async def test_rule_16_the_end_of_an_inner_use_finds_out_that_the_lease_was_ended_by_force(
+    how: str, locks: Locks
+) -> None:
+    """Without a heartbeat in between. The inner steps may have run beside those of another holder."""
+    lock = locks()
+    with pytest.raises(LeaseLostError, match="no longer has it"):
+        async with lock.lock(NAME, heartbeat=False) as outer:
+            if how == "block":
+                with pytest.raises(LeaseLostError, match="no longer has it"):
+                    async with lock.lock(NAME):
+                        await locks().force_release(NAME, by="operator")
+            else:
+                inner = await lock.hold(NAME)
+                await locks().force_release(NAME, by="operator")
+                assert inner.held and outer.held
+                if how == "release":
+                    assert await inner.release() is False
+                elif how == "release by name":
+                    assert await lock.release(NAME) is False
+                else:
+                    async with inner:
+                        pass
+                assert inner.lost.is_set()
+            assert not outer.held
+
+
+async def test_rule_16_the_end_of_an_inner_block_waits_for_the_answer_to_a_release_inside_it(locks: Locks) -> None:
+    lock = locks()
+    async with lock.lock("around"):
+        with pytest.raises(LeaseLostError):
+            async with lock.lock(NAME, heartbeat=False):
+                with pytest.raises(LeaseLostError):
+                    async with lock.lock(NAME) as inner:
+                        await locks().force_release(NAME, by="operator")
+                        inner.begin_release()
+
+
+async def test_rule_16_an_inner_block_that_the_store_cannot_confirm_ends_without_an_error(locks: Locks) -> None:
+    lock, network = locks.behind_network(call_timeout_seconds=0.2)
+    async with lock.lock(NAME):
+        async with lock.lock(NAME):
+            network.cut()
+        inner = await lock.hold(NAME)
+        with pytest.raises(StoreError):
+            await inner.release()
+        network.heal()
+        assert await (await lock.hold(NAME)).release() is True
+
+
+async def test_rule_16_an_extended_reacquisition_finds_out_at_its_end_that_the_lease_was_ended_by_force(
+    locks: Locks,
+) -> None:
+    lock = locks(reacquire="extend")
+    first, second = await lock.hold(NAME, heartbeat=False), await lock.hold(NAME, heartbeat=False)
+    await locks().force_release(NAME, by="operator")
+    assert await first.release() is False
+    assert first.lost.is_set() and second.lost.is_set() and not second.held
+
+
+async def test_the_end_of_an_inner_use_asks_once_for_all_that_end_in_a_turn_and_keeps_the_end_of_the_lease(
+    locks: Locks,
+) -> None:
+    lock, network = locks.behind_network()
+    async with lock.lock(NAME, heartbeat=False, timeout_seconds=30) as outer:
+        await outer.extend(100)
+        inner = [await lock.hold(NAME) for _ in range(20)]
+        before = network.counts["renew"].calls
+        assert await asyncio.gather(*(each.release() for each in inner)) == [True] * 20
+        # The first, and the one that those who came during it share.
+        assert network.counts["renew"].calls - before <= 2
+        assert 95 < outer.remaining_seconds <= 100

@@ -17,7 +17,7 @@ def test_a_script_has_the_same_text_as_in_the_typescript_client(script):
 
 
 def test_migrations_keep_their_comments():
-    assert _protocol.read("postgres/0001-tables.sql").startswith("--")
+    assert _protocol.read("postgres/schema.sql").startswith("--")
 
 
 def test_statements_are_found_by_their_names():

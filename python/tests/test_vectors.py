@@ -163,7 +163,7 @@ def test_the_arguments_of_an_acquire(example):
 @each("redis-values", "ballots")
 def test_the_keys_and_arguments_of_a_ballot(example):
     proposals = [records.Proposal(claim_of(each["claim"]), each["token"]) for each in example["proposals"]]
-    assert keys.ballot_keys("lock:", [each.lock_name for each in proposals]) == example["keys"]
+    assert keys.ballot_keys("lock:", [each.lock_name for each in proposals], False) == example["keys"]
     assert records.ballot_args(proposals, example["maxAheadUs"], example["longestTtlMs"]) == example["args"]
 
 
@@ -238,11 +238,6 @@ def test_an_array_of_numbers(example):
 @each("postgres-arrays", "booleans")
 def test_an_array_of_booleans(example):
     assert arrays.boolean_array(example["values"]) == example["literal"]
-
-
-@each("postgres-arrays", "readTexts")
-def test_texts_from_an_array(example):
-    assert arrays.parse_texts(example["literal"]) == example["values"]
 
 
 @each("postgres-arrays", "readNumbers")

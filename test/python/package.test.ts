@@ -12,7 +12,7 @@ const source = join(root, 'python')
 beforeAll(assertPython)
 
 // By the types of the oldest one, a name that it does not have is an error, too.
-test.each(['3.10', '3.12'])(
+test.each(['3.11', '3.12'])(
   'the client has no type errors in strict mode for Python %s',
   async (version) => {
     await run(['-m', 'mypy', '--python-version', version, '--cache-dir', join(root, '.cache/mypy')], source)
@@ -56,7 +56,7 @@ describe('the Python package', () => {
     const name = readdirSync(installed).find((each) => each.endsWith('.dist-info'))
     const metadata = readFileSync(join(installed, `${name}`, 'METADATA'), 'utf8')
     expect(metadata).toContain(`\nVersion: ${manifest.version}\n`)
-    expect(metadata).toContain('\nRequires-Python: >=3.10\n')
+    expect(metadata).toContain('\nRequires-Python: >=3.11\n')
     expect(metadata.match(/^Requires-Dist: (?!.*extra == ).*/gm)).toBeNull()
     expect(metadata.match(/^Provides-Extra: .*/gm)?.map((line) => line.slice(16))).toEqual(
       expect.arrayContaining(['asyncpg', 'psycopg', 'redis', 'sqlalchemy']),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Optional, Sequence, Type, TypeVa
 
 from ._inner_lease import InnerLease, beneath
 from ._options import Share
-from ._reentry import Frame, current_frame, innermost_frame, leave_ended_frames
+from ._reentry import Frame, current_frame, innermost_frame, is_in_generator, leave_ended_frames
 from .core.holder import Holder
 from .core.lease import HeldLease, Lease
 from .errors import HoldfastError, LeaseLostError
@@ -37,6 +37,9 @@ class LeaseBlock(Generic[T]):
         self._frames: list[Frame] = []
         self._entered_frames: list[Frame] = []
         self._waiting: list[asyncio.Future[None]] = []
+        self._in_generator = False
+        self._runner: object = None
+        """The task or thread that runs the block."""
         self._active = False
         self._task: Optional[asyncio.Task[Any]] = None
         self._cancelling = 0
@@ -64,10 +67,17 @@ class LeaseBlock(Generic[T]):
                 frame.inner.remove(entered)
 
     async def __aenter__(self) -> T:
+        return await self.enter(is_in_generator(sys._getframe().f_back), asyncio.current_task())
+
+    async def enter(self, in_generator: bool, runner: object) -> T:
+        """`runner`: the task or thread that runs the block. `in_generator`: other code of it runs while the block is
+        suspended."""
         if self._active:
             raise RuntimeError("this block has been entered already: call lock() again for another one")
         self._active = True
         self._cancel_sent = False
+        self._in_generator = in_generator
+        self._runner = runner
         try:
             self._leases, value = await self._take()
             for lease in self._leases:
@@ -78,18 +88,20 @@ class LeaseBlock(Generic[T]):
             await _release_all(leases)
             raise
         self._task = asyncio.current_task()
-        if sys.version_info >= (3, 11) and self._task is not None:
+        if self._task is not None:
             self._cancelling = self._task.cancelling()
         self._holder = self._claims.instance.current
         if self._holder is not None:
             self._holder.running.begin()
         for lease in self._leases:
-            self._frames.append(Frame(self._claims.reentry, lease, self._share, self.frame or innermost_frame()))
+            if not in_generator:
+                self._frames.append(Frame(self._claims.reentry, lease, self._share, self.frame or innermost_frame()))
             held = beneath(lease)
             if isinstance(held, HeldLease):
                 held.users += 1
             lease.add_loss_callback(self._on_loss)
-        current_frame.set(self.frame)
+        if self.frame is not None:
+            current_frame.set(self.frame)
         return value
 
     async def __aexit__(
@@ -98,6 +110,9 @@ class LeaseBlock(Generic[T]):
         exc: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
+        await self.leave(exc, asyncio.current_task())
+
+    async def leave(self, exc: Optional[BaseException], runner: object) -> None:
         leases, self._leases = self._leases, ()
         for lease in leases:
             lease.remove_loss_callback(self._on_loss)
@@ -108,7 +123,7 @@ class LeaseBlock(Generic[T]):
         for frame in self._frames:
             if frame.blocks and not is_forked:
                 try:
-                    await self._inner_blocks_ended(stop=exc is not None)
+                    await self._inner_blocks_ended(runner, stop=exc is not None)
                 except asyncio.CancelledError as error:
                     cancelled = error
                 break
@@ -120,7 +135,7 @@ class LeaseBlock(Generic[T]):
             if isinstance(held, HeldLease):
                 held.users -= 1
         try:
-            # Cancelled here, it only stops waiting for the answer: the release has been sent.
+            # Cancelled here, it waits only until the release has reached the store.
             await _release_all(leases)
         finally:
             self._leave()
@@ -132,6 +147,10 @@ class LeaseBlock(Generic[T]):
 
     def stop(self, reason: str) -> None:
         """The block around this one has ended, and releases the lease that this one has entered."""
+        if self._in_generator:
+            # The task may be outside the generator. Nothing there would take the cancellation back.
+            for lease in self._leases:
+                lease.remove_loss_callback(self._on_loss)
         for lease in self._leases:
             if isinstance(lease, InnerLease):
                 lease.lose(reason)
@@ -151,34 +170,30 @@ class LeaseBlock(Generic[T]):
     def _cancel_body(self) -> None:
         if self._leases and not self._cancel_sent and self._task is not None and not self._task.done():
             self._cancel_sent = True
-            self._task.cancel(self._cancel_message)
-
-    @property
-    def _cancel_message(self) -> str:
-        return f"holdfast: a lease was lost (block {id(self)})"
+            self._task.cancel("holdfast: a lease was lost")
 
     def _take_back_cancellation(self, exc: Optional[BaseException]) -> bool:
         """Whether the block ends because of the cancellation that this class has sent, and of no other one."""
         if not self._cancel_sent or self._task is None:
             return False
-        is_cancelled = isinstance(exc, asyncio.CancelledError)
-        if sys.version_info >= (3, 11):
-            return self._task.uncancel() <= self._cancelling and is_cancelled
-        # Python 3.10 does not count. The message of the last cancellation is the one that arrives.
-        return is_cancelled and exc is not None and exc.args[:1] == (self._cancel_message,)
+        return self._task.uncancel() <= self._cancelling and isinstance(exc, asyncio.CancelledError)
 
-    async def _inner_blocks_ended(self, *, stop: bool) -> None:
+    async def _inner_blocks_ended(self, runner: object, *, stop: bool) -> None:
         """Waits for the blocks that other tasks have entered inside this one: the lock must not be released under them.
-        If this block failed or is cancelled, they are asked to stop."""
+        If this block failed or is cancelled, they are asked to stop.
+
+        It does not wait for those that cannot end meanwhile, or may never end: that of the task or thread that ends
+        this one, and that of a generator, which goes on when its consumer likes."""
         while True:
             blocks = [block for frame in self._frames for block in frame.blocks]
-            if not blocks:
-                return
+            awaited = [block for block in blocks if not block._in_generator and block._runner != runner]
             try:
-                if stop:
-                    for block in blocks:
-                        block.stop("the block that it was entered in has ended")
                 for block in blocks:
+                    if stop or block not in awaited:
+                        block.stop("the block that it was entered in has ended")
+                if not awaited:
+                    return
+                for block in awaited:
                     await block.ended()
             except asyncio.CancelledError:
                 for frame in self._frames:
@@ -192,6 +207,7 @@ class LeaseBlock(Generic[T]):
         self._entered_frames = []
         self._frames = []
         self._task = None
+        self._runner = None
         self._active = False
         if self._holder is not None:
             self._holder.running.end()
@@ -211,10 +227,13 @@ async def _release_all(leases: Sequence[Lease]) -> None:
                 await future
             except HoldfastError:
                 pass
-    except BaseException:
+    except BaseException as error:
         for future in releasing:
             # No one else reads their errors.
             future.add_done_callback(_read)
+        if isinstance(error, asyncio.CancelledError):
+            # As `Lease.answer_to`.
+            await asyncio.gather(*(lease.wait_released() for lease in leases))
         raise
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class InnerLease(Lease):
     """Its release ends only itself, and it never shortens the lease for the others."""
 
-    __slots__ = ("_outer", "_on_end", "_ended", "_lost", "_watches", "_was_last", "frame")
+    __slots__ = ("_outer", "_on_end", "_ended", "_lost", "_watches", "_was_last", "_confirming", "frame")
 
     def __init__(self, outer: Lease, on_end: Callable[[InnerLease], Optional[asyncio.Future[bool]]]) -> None:
         """`on_end` is called once. If this was the last use, it releases the lease and returns that answer."""
@@ -29,6 +29,8 @@ class InnerLease(Lease):
         self._watches = False
         self._was_last = False
         """Its end has released the lease."""
+        self._confirming: Optional[asyncio.Future[bool]] = None
+        """The answer to its end, if others keep the lease."""
         self.frame: Optional[Frame] = None
         """The block whose lease it entered."""
 
@@ -74,7 +76,8 @@ class InnerLease(Lease):
 
     @property
     def loss_error(self) -> Optional[LeaseLostError]:
-        return self._lost or self._outer.loss_error
+        # What happens to the lease after this use has ended is no loss to it.
+        return self._lost or (None if self._ended and not self._was_last else self._outer.loss_error)
 
     def assert_held(self) -> None:
         if self._lost is not None:
@@ -101,13 +104,37 @@ class InnerLease(Lease):
                 # Not earlier: the release of the last use may find out that the lease was lost.
                 releasing.add_done_callback(lambda _: self._stop_watching())
                 return releasing
+            lease = self.beneath
+            if held and isinstance(lease, HeldLease):
+                # A lease that was ended by force would otherwise go unnoticed until the next heartbeat.
+                self._confirming = lease.begin_confirm()
+                self._confirming.add_done_callback(self._confirmed)
+                return self._confirming
             self._stop_watching()
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         future.set_result(held)
         return future
 
+    async def wait_released(self) -> None:
+        if self._was_last:
+            await self._outer.wait_released()
+
+    def _confirmed(self, confirming: asyncio.Future[bool]) -> None:
+        # A caller that does not wait for the answer reads no error either.
+        is_lost = not confirming.cancelled() and confirming.exception() is None and not confirming.result()
+        lease = self.beneath
+        if is_lost and isinstance(lease, HeldLease) and not lease.has_expired and self._lost is None:
+            self._lost = lease.loss_error
+        self._stop_watching()
+
     def pending_release(self) -> Optional[asyncio.Future[bool]]:
-        return self._outer.pending_release() if self._was_last else None
+        if self._was_last:
+            return self._outer.pending_release()
+        confirming = self._confirming
+        if confirming is None or confirming.done():
+            return None
+        # Whose cancellation ends no other wait.
+        return asyncio.ensure_future(_answer_of(confirming))
 
     def lose(self, reason: str) -> None:
         """Ends it without a release: the lease itself is about to be released."""
@@ -128,6 +155,10 @@ class InnerLease(Lease):
         if self._watches:
             self._watches = False
             self._outer.remove_loss_callback(self._report_loss)
+
+
+async def _answer_of(confirming: asyncio.Future[bool]) -> bool:
+    return await asyncio.shield(confirming)
 
 
 def beneath(lease: Lease) -> Lease:

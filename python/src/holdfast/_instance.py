@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
+import warnings
 from types import TracebackType
 from typing import Any, Callable, Coroutine, Optional, Type, TypeVar, Union
 
@@ -53,9 +55,9 @@ class Instance:
         self._store = check_store(None if isinstance(store, DefaultStore) else store)
         self.clock = SYSTEM_CLOCK if clock is None else clock
         self.random = SYSTEM_RANDOM if random is None else random
-        if holder_id is None:
-            holder_id = f"{socket.gethostname()}:{os.getpid()}:{self.random.id()}"
-        self.holder_id = check_holder_id(holder_id)
+        self._own_id = holder_id is None
+        self._holder_id = self._new_id() if holder_id is None else check_holder_id(holder_id)
+        self._process = os.getpid()
         self._call_timeout_ms = ttl_ms_from("call_timeout_seconds", call_timeout_seconds)
         self._waiter_ttl_ms = ttl_ms_from("waiter_ttl_seconds", waiter_ttl_seconds)
         self._holder: Optional[Holder] = None
@@ -65,6 +67,33 @@ class Instance:
         self._ended = False
         self._closing_watchers: "set[Callable[[], None]]" = set()
         self.closed = False
+
+    def _new_id(self) -> str:
+        return check_holder_id(f"{socket.gethostname()}:{os.getpid()}:{self.random.id()}")
+
+    @property
+    def holder_id(self) -> str:
+        if self._own_id and self._process != os.getpid():
+            # In a forked process: an operator would look for the holder in the parent.
+            self._process = os.getpid()
+            self._holder_id = self._new_id()
+        return self._holder_id
+
+    def __del__(self) -> None:
+        """Dropped without `close`. A lease refers to its instance, so there is none left."""
+        holder = getattr(self, "_holder", None)
+        if holder is None or self.closed or holder.abandoned or sys.is_finalizing():
+            return
+        warnings.warn(f"a {self._what} was not closed: call close(), or use it in a with block", ResourceWarning)
+        if holder.loop.is_closed():
+            holder.abandon("its event loop was closed")
+            holder.forget_store()
+            return
+        try:
+            # In another thread, maybe.
+            holder.loop.call_soon_threadsafe(_close_dropped, holder, self._own_driver)
+        except RuntimeError:
+            pass  # It was closed just now.
 
     @property
     def holder(self) -> Optional[Holder]:
@@ -211,6 +240,15 @@ class Instance:
             await holder.close(settle_ms)
         if self._own_driver is not None:
             await self._own_driver.close()
+
+
+def _close_dropped(holder: Holder, driver: Optional[Driver]) -> None:
+    async def close() -> None:
+        await holder.close()
+        if driver is not None:
+            await driver.close()
+
+    _start(close())
 
 
 _SETTLING = 0.6

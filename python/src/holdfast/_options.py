@@ -68,7 +68,7 @@ def request_from(
     max_hold_seconds: Optional[float] = None,
 ) -> ClaimRequest:
     """Checks every argument before anything is sent. None means that the call does not set the option."""
-    check_lock_name(lock_name)
+    lock_name = check_lock_name(lock_name)
     if timeout_seconds is None:
         timeout_seconds = defaults.get("timeout_seconds", 30)
     if metadata is None:

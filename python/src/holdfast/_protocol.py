@@ -14,7 +14,7 @@ from typing import Mapping
 __all__ = ["read", "statements"]
 
 _COMMENT_LINE = re.compile(r"^[ \t]*--(?! name: ).*\n", re.MULTILINE)
-_MIGRATION = re.compile(r"postgres/\d")
+_MIGRATION = re.compile(r"postgres/(?:schema|functions|fence)\.sql$")
 _NAME = re.compile(r"^-- name: ", re.MULTILINE)
 
 
@@ -22,7 +22,8 @@ _NAME = re.compile(r"^-- name: ", re.MULTILINE)
 def read(path: str) -> str:
     """The text of a file, such as `redis/leases.lua`.
 
-    Lua and SQL come without lines that are only comments, which are half of their text. Migrations keep theirs. The
+    Lua and SQL come without lines that are only comments, which are half of their text. What `holdfast migrate --print`
+    shows keeps them. The
     TypeScript client does the same, so a script has the same text and the same SHA-1 in both languages, and a server
     has to load it only once.
     """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Iterator, Optional
 
 from ._inner_lease import InnerLease, beneath
@@ -88,6 +90,28 @@ def _frames() -> Iterator[Frame]:
         # would grow for ever.
         frame.outer = _not_ended(frame.outer)
         frame = frame.outer
+
+
+def is_in_generator(frame: Optional[FrameType]) -> bool:
+    """Whether a `with` in this frame of Python is suspended with a generator. What runs meanwhile in the same thread or
+    task is not inside the block: it must not enter the lease again.
+
+    A generator that contextlib drives is different. It is a `with` under another name, and counts as the code that has
+    it. pytest's fixtures and other generators count as generators.
+    """
+    while frame is not None:
+        if not _is_contextlib(frame):
+            flags = frame.f_code.co_flags
+            if not flags & (CO_GENERATOR | CO_ASYNC_GENERATOR):
+                return False
+            if frame.f_back is None or not _is_contextlib(frame.f_back):
+                return True
+        frame = frame.f_back
+    return False
+
+
+def _is_contextlib(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__") == "contextlib"
 
 
 class Reentry:

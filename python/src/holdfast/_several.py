@@ -104,6 +104,7 @@ class _Taking:
         except asyncio.CancelledError:
             for each in started:
                 each.cancel()
+            await asyncio.gather(*(each.withdrawn() for each in started))
             raise
         ends: list[Union[HeldLease, Refused, BaseException]] = []
         for request, each in zip(wanted, started):
@@ -148,6 +149,7 @@ class _Taking:
         except asyncio.CancelledError:
             for lease in taken:
                 lease.discard_in_background()
+            await asyncio.gather(*(lease.own.wait_withdrawn() for lease in taken))
             raise
         except HoldfastError:
             await self._discard(taken)
@@ -167,14 +169,20 @@ class _Taking:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             acquiring.cancel()
+            await acquiring.withdrawn()
             raise
         if not acquiring.future.done():
             acquiring.cancel()
             raise lost.result()
-        result = acquiring.future.result()
+        try:
+            result = acquiring.future.result()
+        except HoldfastError:
+            await acquiring.withdrawn()
+            raise
         if isinstance(result, HeldLease):
             self._claims.taken(result)
             return result
+        await acquiring.withdrawn()
         raise not_acquired_error(name, replace(result, waited_ms=self._limit.waited_ms))
 
     async def _discard(self, taken: Sequence[HeldLease]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional, Sequence, Type
 
 if TYPE_CHECKING:
     from .core.lock_info import LockInfo
@@ -36,6 +36,12 @@ class HoldfastError(Exception):
     """The base of all errors of Holdfast."""
 
     code: ClassVar[str]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle and copy. Without it, Python would call the class with the message alone, which fails: a process
+        pool that cannot read the error of a job never returns it."""
+        said = {name: _portable(value) for name, value in vars(self).items()}
+        return _restored, (type(self), self.args, said)
 
 
 class InvalidArgumentError(HoldfastError, ValueError):
@@ -171,11 +177,32 @@ class ResultNotKeptError(HoldfastError):
         self.key = key
 
 
+def _restored(made: Type[HoldfastError], args: tuple[Any, ...], said: dict[str, Any]) -> HoldfastError:
+    error = made.__new__(made, *args)
+    error.args = args
+    vars(error).update(said)
+    return error
+
+
+def _portable(value: Any) -> Any:
+    """The value, or what the message says of it if another process may be unable to read it: it is the caller's, and
+    its class may exist only here."""
+    if type(value) in (str, int, float, bool, type(None)) or type(value).__module__.startswith("holdfast."):
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(map(_portable, value))
+    return _describe(value)
+
+
 def _describe(value: Any) -> str:
     if isinstance(value, str):
+        value = str.__str__(value)
         if len(value) > 60:
             return f"a string of {len(value)} characters ({json.dumps(value[:40])}…)"
         return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**30:
+        # Python refuses to print the largest ones.
+        return f"a whole number of {value.bit_length()} bits"
     if value is None or isinstance(value, (bool, int, float)):
         return repr(value)
     return f"an object ({type(value).__name__})"

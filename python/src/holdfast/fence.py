@@ -49,7 +49,7 @@ class Fence:
         An equal token is accepted, because one holder writes more than once. Raises `StaleTokenError` if a larger token
         has been seen, `OverloadError` if the resource is new and there is no room for it, `InvalidArgumentError`.
         """
-        check_resource(resource)
+        resource = check_resource(resource)
         fencing_token = token_of(token)
         with self._mutex:
             largest = self._largest.get(resource)
@@ -61,7 +61,7 @@ class Fence:
 
     def largest(self, resource: str) -> Optional[int]:
         """The largest token so far. None for an unknown resource."""
-        return self._largest.get(resource)
+        return self._largest.get(check_resource(resource))
 
     def reset(self, resource: str) -> bool:
         """Forgets the largest token, so that any next token is accepted. True if the resource was known.
@@ -69,7 +69,7 @@ class Fence:
         Use it for a resource that is gone, or whose lock moves to another store, once no process with an old token can
         reach it any more.
         """
-        check_resource(resource)
+        resource = check_resource(resource)
         with self._mutex:
             return self._largest.pop(resource, None) is not None
 

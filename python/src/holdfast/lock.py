@@ -214,13 +214,13 @@ class DistributedLock(Closable):
 
         Raises `StoreError` if the store did not answer. The release is then sent again in the background.
         """
-        check_lock_name(lock_name)
+        lock_name = check_lock_name(lock_name)
         self._instance.assert_not_ended()
         lease = self._claims.named(lock_name)
         if lease is None:
             return False
         if isinstance(lease, HeldLease):
-            return await self._claims.begin_end(lease, "it was released by another task")
+            return await lease.answer_to(self._claims.begin_end(lease, "it was released by another task"))
         return await lease.release()
 
     async def extend(self, lock_name: str, additional_seconds: float) -> bool:
@@ -228,7 +228,7 @@ class DistributedLock(Closable):
 
         Raises `StoreError` if it is unknown whether the lease was extended.
         """
-        check_lock_name(lock_name)
+        lock_name = check_lock_name(lock_name)
         ttl_ms_from("additional_seconds", additional_seconds)
         self._instance.assert_not_ended()
         lease = self._claims.named(lock_name)
@@ -242,9 +242,15 @@ class DistributedLock(Closable):
         holder = self._instance.holder
         leases = [] if holder is None else list(holder.leases)
         ends = [self._claims.begin_end(lease, "all locks were released") for lease in leases]
-        for end in await asyncio.gather(*ends, return_exceptions=True):
-            if isinstance(end, BaseException):
-                raise end
+        try:
+            answers = await asyncio.gather(*ends, return_exceptions=True)
+        except asyncio.CancelledError:
+            # As `Lease.answer_to`.
+            await asyncio.gather(*(lease.wait_released() for lease in leases))
+            raise
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
 
     async def force_release(self, lock_name: str, *, by: str) -> List[LockInfo]:
         """Ends the leases on the name of any holder, and returns those that it ended. A newer holder keeps the lock.
@@ -256,21 +262,21 @@ class DistributedLock(Closable):
 
         Raises `UnsupportedError` for a driver that cannot take a lock from its holder, and `StoreError`.
         """
-        check_lock_name(lock_name)
-        check_lock_name(by, "by")
+        lock_name = check_lock_name(lock_name)
+        by = check_lock_name(by, "by")
         self._instance.assert_open()
         return await force_release(await self._instance.open(), lock_name, by)
 
     async def inspect(self, lock_name: str) -> LockInspection:
         """Shows the holders of the lock and its waiters, of every process and primitive. It writes nothing. The answer
         may be out of date when you read it: to decide whether to do something, acquire the lock."""
-        check_lock_name(lock_name)
+        lock_name = check_lock_name(lock_name)
         self._instance.assert_not_ended()
         return await inspect_lock(await self._instance.open(), lock_name)
 
     async def is_locked(self, lock_name: str) -> bool:
         """Whether the store has a lease on the name, of any holder. Raises `StoreError` if the store could not be
         asked: it never returns false for that."""
-        check_lock_name(lock_name)
+        lock_name = check_lock_name(lock_name)
         self._instance.assert_not_ended()
         return await is_locked(await self._instance.open(), lock_name)

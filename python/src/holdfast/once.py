@@ -158,7 +158,7 @@ class OnceOnly(Closable):
 
         The returned function raises what `once` raises.
         """
-        check_text("name", name, _MAX_TICK_NAME_LENGTH)
+        name = check_text("name", name, _MAX_TICK_NAME_LENGTH)
         check_callable("job", job)
         every_ms = None if every_seconds is None else ttl_ms_from("every_seconds", every_seconds)
         ttl_ms_from("for_seconds", for_seconds)

@@ -92,7 +92,7 @@ class RateLimiter(Closable):
         the smallest burst, which could never be allowed; `UnsupportedError` for a driver without rate limits;
         `OverloadError` with more than 32 different limits on one key (PostgreSQL); `ClosedError`.
         """
-        return await self._take(key, self._checked(key, cost))
+        return await self._take(*self._checked(key, cost))
 
     async def check(self, key: str, *, cost: int = 1) -> RateLimitResult:
         """As `consume`, but raises `RateLimitedError` when the call is over the limit."""
@@ -110,13 +110,13 @@ class RateLimiter(Closable):
         Raises `RateLimitedError` as soon as it is certain that `blocking_timeout_seconds` is not enough, and what
         `consume` raises.
         """
-        self._checked(key, cost)
+        key, cost = self._checked(key, cost)
         return await self._waiting.wait(key, cost, wait_ms_from("blocking_timeout_seconds", blocking_timeout_seconds))
 
     async def peek(self, key: str, *, cost: int = 1) -> RateLimitResult:
         """What `consume` would return. It takes and writes nothing. Units of this process's local share are not
         counted."""
-        self._checked(key, cost)
+        key, cost = self._checked(key, cost)
 
         async def look() -> RateLimitResult:
             return foreseen(await self._request(RateRequest(key, 0, self._limits)), cost, self._limits)
@@ -129,7 +129,7 @@ class RateLimiter(Closable):
         """Forgets what was taken for the key under this limiter's limits, and ends a block. Other limits on the key
         stay. This limiter allows calls at once and wakes the calls that wait for the key. Processes that remember a
         refusal allow calls within 10 seconds."""
-        self._checked(key, 1)
+        key, _ = self._checked(key, 1)
         if self._fallback is not None:
             await self._fallback.limiter.reset(key)
         answer = await self._request(RateRequest(key, 0, self._limits, reset=True))
@@ -139,7 +139,7 @@ class RateLimiter(Closable):
         """Refuses all calls for the key for so many seconds from now, in every process and limiter that has one of this
         limiter's limits. `retry_after_seconds` says when the block ends. Units taken before still count afterwards.
         Calling it again sets a new end; 0 ends the block. A local share of another process may be used up first."""
-        self._checked(key, 1)
+        key, _ = self._checked(key, 1)
         block_ms = wait_ms_from("seconds", seconds)
         if self._fallback is not None:
             await self._fallback.limiter.block(key, seconds)
@@ -202,8 +202,7 @@ class RateLimiter(Closable):
         if not is_done:
             raise UnsupportedError("the driver cannot reset or block a rate: it ignored the change")
 
-    def _checked(self, key: str, cost: int) -> int:
-        check_lock_name(key, "key")
-        check_whole("cost", cost, 1, self._most_cost)
+    def _checked(self, key: str, cost: int) -> tuple[str, int]:
+        checked = check_lock_name(key, "key"), check_whole("cost", cost, 1, self._most_cost)
         self._instance.assert_open()
-        return cost
+        return checked

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Optional, Tuple, TypeVar
 
 import redis
+import redis.asyncio
 from holdfast.core.driver import Claim, Driver, Grant, LeaseRef, Refusal, Renewal
 
 from support.names import unique
@@ -156,3 +157,13 @@ def unknown_to_the_driver(**settings: Any) -> Any:
         pass
 
     return redis.ConnectionPool(connection_class=Unknown, **settings)
+
+
+KINDS = ["asyncio", "sync", "thread"]
+"""The clients of one server: of `redis.asyncio`, synchronous, and synchronous in a thread of the driver's own."""
+
+
+def client_at(kind: str, port: int, **options: Any) -> Any:
+    if kind == "thread":
+        return redis.Redis(connection_pool=unknown_to_the_driver(host="127.0.0.1", port=port, **options))
+    return (redis.asyncio.Redis if kind == "asyncio" else redis.Redis)(host="127.0.0.1", port=port, **options)

@@ -242,3 +242,24 @@ def test_blocks_that_end_in_another_order_than_they_began(lock: SyncDistributedL
     second.__exit__(None, None, None)
     assert lock.acquire("second")
     assert not lock.acquire("second")
+
+
+def test_rule_6_an_interrupt_at_the_very_beginning_of_the_exit_releases_when_the_block_is_collected(
+    lock: SyncDistributedLock, other: SyncDistributedLock
+) -> None:
+    def trace(frame: Any, _event: str, _: Any) -> Any:
+        if frame.f_code.co_name == "__exit__" and frame.f_code.co_filename == lease_module.__file__:
+            raise KeyboardInterrupt
+
+    def use() -> None:
+        before = sys.gettrace()
+        try:
+            with lock.lock("job"):
+                sys.settrace(trace)
+        finally:
+            sys.settrace(before)
+
+    with pytest.raises(KeyboardInterrupt):
+        use()
+    gc.collect()
+    until(lambda: not other.is_locked("job"))

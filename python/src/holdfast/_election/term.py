@@ -113,7 +113,7 @@ class Term:
     async def __aexit__(self, *exc_info: object) -> None:
         """Resigns. An error of that would hide an error of the block."""
         try:
-            await self._lease.begin_dispose()
+            await self._lease.answer_to(self._lease.begin_dispose())
         except HoldfastError:
             pass
         finally:

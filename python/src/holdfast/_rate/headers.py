@@ -59,7 +59,7 @@ class RateLimitHeaders:
         }
 
     def _exceeded(self, result: RateLimitResult, cost: int) -> list[int]:
-        check_whole("cost", cost, 1, MAX_UNITS)
+        cost = check_whole("cost", cost, 1, MAX_UNITS)
         # A fallback has other limits.
         if result.fallback:
             return []

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Optional, Sequence, Union
 
-from ..core.arguments import check_whole
+from ..core.arguments import check_whole, is_finite_number
 from ..core.driver import RateAnswer, RateLimit
 from ..core.limits import MAX_RATE_LIMITS, MAX_TTL_MS
 from ..errors import InvalidArgumentError
@@ -132,7 +132,7 @@ def _limit_from(argument: str, value: object) -> Limit:
 
 
 def _period_ms(argument: str, seconds: object) -> float:
-    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and math.isfinite(seconds):
+    if is_finite_number(seconds):
         # Not rounded to a whole millisecond: the id of a limit has its period in microseconds.
         period_ms = seconds * 1_000.0
         if 1 <= period_ms <= MAX_TTL_MS:

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from dataclasses import dataclass, field, replace
 from typing import Awaitable, Callable, List, Optional
 
-from ..core.arguments import check_whole
+from ..core.arguments import check_whole, is_finite_number
 from ..core.clock import Clock, Instant
 from ..core.limits import MAX_TTL_MS
 from ..core.tasks import create_detached_task
@@ -35,13 +34,12 @@ class LocalShare:
 def check_share(value: object, most_units: int) -> LocalShare:
     if not isinstance(value, LocalShare):
         raise InvalidArgumentError("local_share", value, "a LocalShare")
-    check_whole("local_share.units", value.units, 1, most_units)
+    units = check_whole("local_share.units", value.units, 1, most_units)
     seconds: object = value.for_seconds
-    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and math.isfinite(seconds)
-    if not is_number or not 0.001 <= value.for_seconds <= MAX_TTL_MS / 1_000:
+    if not is_finite_number(seconds) or not 0.001 <= seconds <= MAX_TTL_MS / 1_000:
         rule = f"a number of seconds from 0.001 to {MAX_TTL_MS // 1_000}"
         raise InvalidArgumentError("local_share.for_seconds", seconds, rule)
-    return value
+    return LocalShare(units, float(seconds))
 
 
 @dataclass

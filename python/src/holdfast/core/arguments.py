@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence, TypeGuard
 
 from ..errors import InvalidArgumentError
 from .driver import InspectQuery
@@ -34,11 +34,22 @@ def check_holder_id(value: object) -> str:
 
 
 def check_text(argument: str, value: object, max_length: int) -> str:
-    if isinstance(value, str) and 0 < len(value) <= max_length and is_storable(value):
-        if value.isascii() or len(value.encode("utf-16-le")) <= 2 * max_length:
-            return value
+    """Use what it returns, and not the caller's object."""
+    text = text_of(value)
+    if text is not None and 0 < len(text) <= max_length and is_storable(text):
+        if text.isascii() or len(text.encode("utf-16-le")) <= 2 * max_length:
+            return text
     rule = f"a string of 1 to {max_length} characters, without NUL and without lone surrogates"
     raise InvalidArgumentError(argument, value, rule)
+
+
+def text_of(value: object) -> Optional[str]:
+    """The characters of a string, in a plain `str`. None for anything else.
+
+    Every name, key, resource and id of a caller passes through here once. The member of a `(str, Enum)` is formatted as
+    its own name: half of the statements would then name another lock than the other half.
+    """
+    return str.__str__(value) if isinstance(value, str) else None
 
 
 def is_storable(text: str) -> bool:
@@ -63,12 +74,22 @@ def wait_ms_from(argument: str, seconds: object) -> int:
 
 
 def _ms_from(argument: str, seconds: object, min_ms: int, max_ms: int) -> int:
-    # A bool is an int for Python, but `timeout_seconds=True` is a mistake.
-    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and math.isfinite(seconds):
+    if is_finite_number(seconds):
         ms = math.floor(seconds * 1_000 + 0.5)
         if min_ms <= ms <= max_ms:
             return ms
     raise InvalidArgumentError(argument, seconds, f"a number of seconds from {min_ms / 1_000:g} to {max_ms // 1_000}")
+
+
+def is_finite_number(value: object) -> TypeGuard[float]:
+    """A bool is an int for Python, but `timeout_seconds=True` is a mistake. A whole number may be too large for any
+    float."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def check_bool(argument: str, value: object) -> bool:
@@ -83,14 +104,16 @@ def check_callable(argument: str, value: object) -> None:
 
 
 def check_one_of(argument: str, value: object, allowed: Sequence[str]) -> str:
-    if isinstance(value, str) and value in allowed:
-        return value
+    text = text_of(value)
+    if text is not None and text in allowed:
+        return text
     raise InvalidArgumentError(argument, value, "one of " + ", ".join(f"'{each}'" for each in allowed))
 
 
 def check_whole(argument: str, value: object, minimum: int, maximum: int) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
-        return value
+        # The member of an IntEnum is formatted as its name.
+        return int(value)
     raise InvalidArgumentError(argument, value, f"a whole number from {minimum} to {maximum}")
 
 

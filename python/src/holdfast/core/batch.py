@@ -117,6 +117,11 @@ class Batch(Generic[Request, Answer]):
         try:
             answers = self._checked(len(requests), await self._send(requests))
         except BaseException as error:
+            if calls.loop.is_closed():
+                # It is collected after its event loop. No receiver is left, and nothing can be repeated.
+                if isinstance(error, Exception):
+                    return
+                raise
             if calls.end(call):
                 fail(calls.as_error(self._what, error))
             if isinstance(error, Exception):

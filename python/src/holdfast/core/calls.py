@@ -10,6 +10,7 @@ from ..errors import HoldfastError, StoreError
 from .clock import BLOCKED_MS, READING_TURNS, Clock
 from .driver import Driver
 from .secrets import message_of, safe_cause
+from .tasks import start_call
 
 
 class Call:
@@ -74,8 +75,7 @@ class Calls:
         task.add_done_callback(done)
 
     def _create_task(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        # As `start_task`: its first step comes after this one.
-        return asyncio.Task(call, loop=self.loop)
+        return start_call(call, self.loop)
 
     def close(self) -> None:
         """No more calls will be made. Calls in flight keep their deadlines."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Awaitable, Optional, Protocol, Union
 
 from ..errors import InvalidArgumentError
-from .arguments import is_storable
+from .arguments import is_storable, text_of
 from .limits import MAX_SAFE_INTEGER
 
 
@@ -40,12 +40,13 @@ def token_of(token: Token) -> int:
     value: object = getattr(token, "fencing_token", token)
     # A bool is an int for Python, and True would be the smallest token there is.
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_SAFE_INTEGER:
-        return value
+        return int(value)
     raise InvalidArgumentError("token", value, "a lease, or its fencing token (a whole number, at least 1)")
 
 
 def check_resource(resource: object) -> str:
-    if isinstance(resource, str) and resource != "" and is_storable(resource):
-        return resource
+    text = text_of(resource)
+    if text is not None and text != "" and is_storable(text):
+        return text
     rule = "a non-empty string without NUL and without lone surrogates"
     raise InvalidArgumentError("resource", resource, rule)

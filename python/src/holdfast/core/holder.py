@@ -9,7 +9,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
-from ..errors import ClosedError, InvalidArgumentError, OverloadError, StoreError
+from ..errors import ClosedError, HoldfastError, InvalidArgumentError, OverloadError, StoreError
 from .claim_ids import Chain, ClaimIds
 from .clock import Clock, Random
 from .deadline import ttl_ms_for
@@ -148,6 +148,10 @@ class Holder:
         except asyncio.CancelledError:
             acquiring.cancel()
             await acquiring.withdrawn()
+            raise
+        except HoldfastError:
+            if request.wait_ms > 0:
+                await acquiring.withdrawn()
             raise
         if request.wait_ms > 0 and isinstance(result, Refused):
             await acquiring.withdrawn()

@@ -67,9 +67,21 @@ class OwnClaim:
 
     async def wait_withdrawn(self) -> None:
         """The caller may be the last step of a program, and nothing is sent after its end: a waiter that stays in the
-        queue delays the others. With a store that does not answer, it does not wait long."""
-        if self._withdrawal is not None and not self._withdrawal.done():
-            await asyncio.wait({self._withdrawal}, timeout=_WITHDRAWAL_SECONDS)
+        queue delays the others. With a store that does not answer, it does not wait long. A cancellation does not
+        shorten this: a program that ends cancels tasks that were cancelled before."""
+        withdrawal = self._withdrawal
+        if withdrawal is None:
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _WITHDRAWAL_SECONDS
+        cancelled: Optional[asyncio.CancelledError] = None
+        while not withdrawal.done() and loop.time() < until:
+            try:
+                await asyncio.wait({withdrawal}, timeout=until - loop.time())
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
 
 
 class LostEvent:
@@ -191,7 +203,21 @@ class Lease:
 
         Raises `StoreError` if the store did not answer. The release is then sent again in the background.
         """
-        return await self.begin_release()
+        return await self.answer_to(self.begin_release())
+
+    async def answer_to(self, releasing: asyncio.Future[bool]) -> bool:
+        """Waits for the answer to a release that was sent. A caller that is cancelled still waits, a moment, until the
+        release has reached the store: the cancellation may come from the end of the event loop, after which nothing is
+        sent."""
+        try:
+            return await releasing
+        except asyncio.CancelledError:
+            await self.wait_released()
+            raise
+
+    async def wait_released(self) -> None:
+        """Waits until the store has answered the release of this lease, but not long. Raises nothing for it."""
+        raise NotImplementedError
 
     def begin_release(self) -> asyncio.Future[bool]:
         """Sends the release in this step. A cancellation of the future only ends the wait for the answer."""
@@ -246,7 +272,7 @@ class Lease:
     async def __aexit__(self, *exc_info: object) -> None:
         """Releases the lease. An error of the release would hide an error of the block that ends."""
         try:
-            await self.begin_dispose()
+            await self.answer_to(self.begin_dispose())
         except HoldfastError:
             pass
 
@@ -277,6 +303,8 @@ class HeldLease(Lease):
         "_unconfirmed_loss",
         "_chain",
         "_releasing",
+        "_release_unanswered",
+        "has_expired",
     )
 
     def __init__(
@@ -316,6 +344,10 @@ class HeldLease(Lease):
         self._chain = shared_chain
         self._releasing: Optional[list[asyncio.Future[bool]]] = None
         """Who waits for the answer to the release. None before it was sent, and when it was answered."""
+        self.has_expired = False
+        """It was lost because its time was over."""
+        self._release_unanswered = False
+        """Also while a release that has failed is repeated in the background."""
         if watches_loss or self._ends_with_session:
             self._stop_watching = context.store.wake_ups.watch_loss(self.claim.claim_id, self._on_loss_message)
         self._renewer = Renewer(self, sent, answered, grant.ttl_ms, unanswered_ms, heartbeat, max_hold_ms)
@@ -412,9 +444,26 @@ class HeldLease(Lease):
         return await self._extend(ttl_ms, never_shorten=True)
 
     async def _extend(self, ttl_ms: float, *, never_shorten: bool) -> bool:
+        self._notice_closed_loop()
         if not self.held:
             return False
         return await self._renewer.extend(ttl_ms, never_shorten=never_shorten) and self.held
+
+    def begin_confirm(self) -> asyncio.Future[bool]:
+        """For one of several uses that ends while the lease is held: asks the store whether it still has the lease. If
+        not, the lease is lost. True if it was there, or if the last use has released it meanwhile."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def done(answer: Optional[bool], error: Optional[HoldfastError]) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(bool(answer) or self._ended == "released")
+
+        self._renewer.confirm(done)
+        return future
 
     def start_heartbeat(self) -> None:
         """Renews the lease regularly from now on, although it was acquired without a heartbeat."""
@@ -450,7 +499,9 @@ class HeldLease(Lease):
     def _release(self, min_hold_ms: float, how: Union[str, LeaseLostError]) -> asyncio.Future[bool]:
         """Ends the lease in this process at once. The future, which may be cancelled, only waits for the store."""
         context = self.context
-        future: asyncio.Future[bool] = context.store.loop.create_future()
+        self._notice_closed_loop()
+        loop = context.store.loop
+        future: asyncio.Future[bool] = (asyncio.get_running_loop() if loop.is_closed() else loop).create_future()
         now = context.clock.now()
         if self._ended is None and self._renewer.deadline.at.is_past(now):
             self.lose(NOT_RENEWED)
@@ -462,6 +513,7 @@ class HeldLease(Lease):
         # From here on this process must not rely on the lease, even if the call fails.
         self._end(how)
         self._releasing = [future]
+        self._release_unanswered = True
         if isinstance(how, LeaseLostError):
             self._report_loss(how)
         if delay_ms > 0:
@@ -471,6 +523,7 @@ class HeldLease(Lease):
             def cancelled() -> None:
                 # The program has cancelled all tasks. The lease expires after its TTL.
                 ended.end()
+                self.release_reached_store()
                 for each in self._released():
                     each.cancel()
 
@@ -501,6 +554,17 @@ class HeldLease(Lease):
             self.release_answered(error)
         finally:
             ended.end()
+            self.release_reached_store()
+
+    def release_reached_store(self) -> None:
+        """Or is given up."""
+        self._release_unanswered = False
+        self.own.withdrawn()
+
+    async def wait_released(self) -> None:
+        if self._release_unanswered:
+            self.own.will_withdraw(self.context.store)
+            await self.own.wait_withdrawn()
 
     def release_answered(self, answer: Union[bool, HoldfastError]) -> None:
         for future in self._released():
@@ -535,6 +599,7 @@ class HeldLease(Lease):
         if self._ended is not None:
             return
         error = self._loss(reason, cause)
+        self.has_expired = reason == NOT_RENEWED
         self._end(error)
         self.own.abandoned = True
         # The store may still have the lease: for the length of the margin, or for ever if it ends with a session. This
@@ -555,6 +620,11 @@ class HeldLease(Lease):
                 store.loop.call_soon_threadsafe(self.lose, NOT_RENEWED)
             except RuntimeError:
                 pass  # It was closed just now.
+
+    def _notice_closed_loop(self) -> None:
+        """With its event loop, its connection is gone: it can neither be renewed nor released."""
+        if self.context.store.loop.is_closed():
+            self.lose_silently("its event loop was closed")
 
     def lose_silently(self, reason: str) -> None:
         """The lease belongs to another process or to an event loop that is gone: nothing may be sent for it."""
@@ -601,11 +671,12 @@ class _Releasing:
         if not answer:
             self._lease.not_in_store(self._deadline, now)
         self._lease.release_answered(answer)
+        self._lease.release_reached_store()
         self._lease.context.in_flight.end()
 
     def failed(self, error: HoldfastError, sent: Instant) -> None:
         # The outcome is unknown. The lease must not stay until its TTL ends only because one call failed.
-        self._lease.context.store.release_until_answered(self._lease.ref)
+        self._lease.context.store.release_until_answered(self._lease.ref, self._lease.release_reached_store)
         self._lease.release_answered(error)
         self._lease.context.in_flight.end()
 

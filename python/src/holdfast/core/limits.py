@@ -26,6 +26,8 @@ MAX_LIST = 1_000
 MAX_RATE_LIMITS = 4
 MAX_PENDING_CLAIMS = 100_000
 """Claims of one instance that are in flight or waiting."""
+MAX_UNANSWERED_COMMANDS = 256
+"""Commands that a Redis server has not answered. One that has stalled gets no more."""
 CALL_TIMEOUT_MS = 5_000
 PING_TTL_MS = 5_000
 CLOSE_TIMEOUT_MS = 5_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from typing import TYPE_CHECKING, Callable, Optional
+from typing import TYPE_CHECKING, Callable, Optional, Sequence
 
 from ..errors import HoldfastError, StoreError
 from .clock import Instant
@@ -44,7 +44,7 @@ class Renewer:
         "_renew_at_ms",
         "_lengthening",
         "_extensions_ms",
-        "_checking",
+        "_confirming",
     )
 
     def __init__(
@@ -66,7 +66,8 @@ class Renewer:
         """Renewals of the heartbeat in flight. An extension waits for them."""
         self._extensions_ms: Optional[list[float]] = None
         """The TTLs of the extensions in flight. A heartbeat that is sent at the same time must not shorten them."""
-        self._checking: Optional[str] = None
+        self._confirming: Optional[list[Done]] = None
+        """While a confirmation is in flight: who waits for the next one."""
         self._renew_at_ms = self._next_renewal(answered)
         # A grant that arrived late, or that is shorter than the claim's TTL, is renewed once to the full TTL, even
         # without a heartbeat. That happens early enough that the renewal can fail twice.
@@ -135,33 +136,39 @@ class Renewer:
             self._reschedule(now)
 
     def check(self) -> None:
-        """Asks the store whether it still has the lease, after a message that says that it has not.
+        """Asks the store whether it still has the lease, after a message that says that it has not."""
+        self.confirm(self._background_done)
 
-        It is a renewal: with a heartbeat an early one, otherwise one that leaves the end of the lease unchanged. One
-        check runs at a time. A check that was sent before a message says nothing about that message, so another one
-        follows.
+    def confirm(self, done: Done) -> None:
+        """Asks the store whether it still has the lease. If not, the lease is lost.
+
+        It is a renewal: with a heartbeat an early one, otherwise one that leaves the end of the lease unchanged. One is
+        in flight at a time. It says nothing about what happens after it was sent, so those who ask meanwhile share
+        the next one.
         """
-        if self._checking is not None:
-            self._checking = "again"
+        if self._confirming is not None:
+            if done not in self._confirming:
+                self._confirming.append(done)
             return
         lease = self._lease
         now_ms = lease.context.clock.monotonic() * 1_000
         is_heartbeat = self._has_heartbeat and now_ms < self._stops_at_ms
         ttl_ms = lease.ttl_ms if is_heartbeat else self.deadline.ends_at_ms - now_ms
         if not lease.held or ttl_ms <= 0:
+            done(False, None)
             return
-        self._checking = "once"
+        self._confirming = []
         renew_at_ms = self._renew_at_ms
 
-        def done(answer: Optional[bool], error: Optional[HoldfastError]) -> None:
-            self._background_done(answer, error)
+        def answered(answer: Optional[bool], error: Optional[HoldfastError]) -> None:
+            following, self._confirming = self._confirming, None
+            done(answer, error)
             if not is_heartbeat:
                 self._renew_at_ms = renew_at_ms
-            again, self._checking = self._checking == "again", None
-            if again:
-                self.check()
+            if following:
+                self.confirm(_for_each(following))
 
-        self._lengthen(ttl_ms, done)
+        self._lengthen(ttl_ms, answered)
 
     def end(self) -> None:
         """Stops renewing."""
@@ -297,3 +304,11 @@ class _Sent:
                 future.set_result(None)
         self._done(answer, error)
         self._renewer.lease.context.in_flight.end()
+
+
+def _for_each(waiting: Sequence[Done]) -> Done:
+    def done(answer: Optional[bool], error: Optional[HoldfastError]) -> None:
+        for each in waiting:
+            each(answer, error)
+
+    return done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import weakref
 from typing import Callable, Optional, Sequence, Union
@@ -229,9 +230,17 @@ class _BackgroundRelease:
 _clients: "weakref.WeakKeyDictionary[Driver, list[StoreClient]]" = weakref.WeakKeyDictionary()
 
 
+# A child process uses a driver in an event loop of its own. The parent's is never closed there.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_clients.clear)
+
+
 def open_store_client(driver: Driver, clock: Clock, random: Random, call_timeout_ms: float) -> StoreClient:
     """Instances that use one driver with the same settings share one client, so that their requests of one turn of the
-    event loop go out in one list."""
+    event loop go out in one list.
+
+    Raises `UnsupportedError` while the driver is used in another event loop: its connections belong to that one.
+    """
     loop = asyncio.get_running_loop()
     try:
         shared = _clients.setdefault(driver, [])
@@ -239,8 +248,12 @@ def open_store_client(driver: Driver, clock: Clock, random: Random, call_timeout
         # A driver of someone else that has no hash or takes no weak reference.
         shared = []
     shared[:] = [each for each in shared if not each.loop.is_closed()]
+    if any(each.loop is not loop for each in shared):
+        raise UnsupportedError(
+            f"this {driver.name} driver is used in another event loop. Create one for each event loop"
+        )
     for client in shared:
-        if client.loop is loop and client.clock is clock and client.call_timeout_ms == call_timeout_ms:
+        if client.clock is clock and client.call_timeout_ms == call_timeout_ms:
             client.users += 1
             return client
     client = StoreClient(driver, clock, random, call_timeout_ms)

@@ -23,6 +23,16 @@ def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return asyncio.Task(work, loop=asyncio.get_running_loop())
 
 
+def start_call(work: Coroutine[Any, Any, T], loop: Optional[asyncio.AbstractEventLoop] = None) -> asyncio.Task[T]:
+    """As `start_task`, for a call to a store. `asyncio.run` ends by cancelling all tasks that it finds, and it does not
+    find this one: a claim that is cut off may still be granted, after the release that was to withdraw it."""
+    task = asyncio.Task(work, loop=loop or asyncio.get_running_loop())
+    asyncio._unregister_task(task)
+    # Of a call without an answer. Its caller has given up.
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    return task
+
+
 async def finish(work: Coroutine[Any, Any, T]) -> T:
     """Returns what the work returns. A caller that is cancelled waits for the end of the work, and then the
     cancellation goes on: for steps that must not be cut in half."""

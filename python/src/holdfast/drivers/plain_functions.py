@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-import json
 import math
 from types import MappingProxyType
 from typing import Any, Mapping, Optional, Sequence, Union
@@ -34,6 +33,7 @@ from ._postgres.clients import is_a
 from ._postgres.connections import QUERY_SECONDS
 from ._postgres.errors import IN_TRANSACTION, store_error_from
 from ._postgres.statements import check_schema, quote_identifier
+from ._shared.foreign_json import parse_foreign
 
 __all__ = ["PlainFunctionsDriver", "capabilities", "plain_functions_driver"]
 
@@ -244,7 +244,7 @@ def _lease(
         fencing_token=0,
         acquired_at_ms=float(acquired_at_ms),
         expires_at_ms=float(expires_at_ms),
-        metadata=None if metadata is None else json.loads(metadata),
+        metadata=None if metadata is None else parse_foreign(metadata),
     )
 
 

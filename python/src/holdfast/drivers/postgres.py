@@ -32,7 +32,6 @@ from ._postgres.calls import (
     AcquireAnswer,
     Row,
     acquire_answers,
-    acquire_groups_answers,
     acquire_groups_values,
     acquire_values,
     inspect_page,
@@ -43,10 +42,11 @@ from ._postgres.clients import connections_of, open_connections
 from ._postgres.connections import Connections, Values
 from ._postgres.errors import row_locked, store_error_from
 from ._postgres.fence import PostgresFence, SyncPostgresFence, postgres_fence, sync_postgres_fence
-from ._postgres.migrate import latest_version, migrate, read_version
+from ._postgres.migrate import FORMAT, migrate, read_version
 from ._postgres.notify_connection import NotifyConnection
 from ._postgres.rates import consume
 from ._postgres.statements import statements_for
+from ._postgres.unstorable import without_unstorable
 from ._postgres.url import Durability, postgres_url
 
 __all__ = [
@@ -99,10 +99,13 @@ def postgres_driver(
     sends nothing before the first call.
 
     `client` is a `Pool` or a `Connection` of asyncpg, an `AsyncConnectionPool`, a `ConnectionPool`, an
-    `AsyncConnection` or a `Connection` of psycopg 3, or an `AsyncEngine` of SQLAlchemy on asyncpg. A single connection
-    should not be used by anything else. One of psycopg must have `autocommit=True`. Behind a pooler, a client of
-    asyncpg must have `statement_cache_size=0`. While a pool of asyncpg has another free connection, the driver keeps
-    one for its next call, for at most 10 ms.
+    `AsyncConnection` or a `Connection` of psycopg 3, or an `AsyncEngine` of SQLAlchemy on asyncpg.
+
+    Of a single connection, the driver takes only the settings, and opens up to five of its own. A pool lends
+    connections for claims. Renewals and releases do not wait for the application: they have up to two connections
+    beside the pool, with its settings. If those cannot be opened, the pool lends connections for them, too, and a
+    warning of the logger `holdfast` says so. Behind a pooler, a pool of asyncpg must have `statement_cache_size=0`.
+    While it has another free connection, the driver keeps one for its next call, for at most 10 ms.
 
     `durability`: with `relaxed`, a lease is granted before it has reached the disk (`synchronous_commit = off`, for the
     driver's statements only). A crash of the server can forget the leases of the last moment, and they are then granted
@@ -119,16 +122,20 @@ def postgres_driver(
 
 async def migrate_postgres(
     client: Any, *, schema: str = "public", only: Optional[Literal["fence"]] = None
-) -> Sequence[int]:
+) -> bool:
     """Creates the tables and functions, or brings them up to date. Any number of instances may call it at once. With
-    `only="fence"`, it creates only what `postgres_fence` needs. Returns the numbers of the migrations that were run."""
+    `only="fence"`, it creates only what `postgres_fence` needs. Returns whether there was something to do."""
     statements_for(schema)
-    return await migrate(connections_of(client), schema, only)
+    connections = connections_of(client)
+    try:
+        return await migrate(connections, schema, only)
+    finally:
+        await connections.close()
 
 
 async def migrate_postgres_url(
     url: str, *, schema: Optional[str] = None, only: Optional[Literal["fence"]] = None
-) -> Sequence[int]:
+) -> bool:
     """As `migrate_postgres`, for the database that a URL names. `schema` overrides the one in the URL."""
     target, options = postgres_url(url)
     schema = options.schema if schema is None else schema
@@ -141,8 +148,8 @@ async def migrate_postgres_url(
 
 
 _ANSWER = {
-    "acquire": "granted_claims",
-    "acquire_groups": "granted_claims",
+    "acquire": "answers",
+    "acquire_groups": "answers",
     "acquire_by_force": "fencing_token",
     "renew": "answers",
     "release": "answers",
@@ -151,6 +158,9 @@ _ANSWER = {
     "change_rate": "answers",
 }
 """A column of each answer."""
+
+
+_URGENT = ("renew", "release")
 
 
 class PostgresDriver:
@@ -200,8 +210,10 @@ class PostgresDriver:
         if claims[0].force_up_to is not None:
             return [await self._acquire_by_force(claims[0])]
         if claims[0].group is not None:
-            row = await self._call("acquire_groups", acquire_groups_values(claims, self._relaxed))
-            return acquire_groups_answers(claims, row)
+            groups: dict[Optional[str], list[Claim]] = {}
+            for claim in claims:
+                groups.setdefault(claim.group, []).append(claim)
+            return await without_unstorable([*groups.values()], self._acquire_groups)
         if not any(claim.waiter_ttl_ms > 0 for claim in claims):
             return await self._ask(claims, "")
         sent = self._notify_connection.sends(claims)
@@ -209,9 +221,16 @@ class PostgresDriver:
         self._notify_connection.answered(sent, claims, answers)
         return answers
 
-    async def _ask(self, claims: Sequence[Claim], address: str) -> Sequence[AcquireAnswer]:
-        row = await self._call("acquire", acquire_values(claims, address, self._relaxed))
+    async def _acquire_groups(self, claims: Sequence[Claim]) -> Sequence[AcquireAnswer]:
+        row = await self._call("acquire_groups", acquire_groups_values(claims, self._relaxed))
         return acquire_answers(claims, row)
+
+    async def _ask(self, claims: Sequence[Claim], address: str) -> Sequence[AcquireAnswer]:
+        async def send(part: Sequence[Claim]) -> Sequence[AcquireAnswer]:
+            row = await self._call("acquire", acquire_values(part, address, self._relaxed))
+            return acquire_answers(part, row)
+
+        return await without_unstorable([[claim] for claim in claims], send)
 
     async def _acquire_by_force(self, claim: Claim) -> AcquireAnswer:
         up_to = str(claim.force_up_to)
@@ -226,6 +245,9 @@ class PostgresDriver:
     async def renew(self, renewals: Sequence[Renewal]) -> Sequence[Union[RenewAnswer, Exception]]:
         if not renewals:
             return []
+        return await without_unstorable([[renewal] for renewal in renewals], self._renew)
+
+    async def _renew(self, renewals: Sequence[Renewal]) -> Sequence[Union[RenewAnswer, Exception]]:
         ttls = number_array(renewal.ttl_ms for renewal in renewals)
         row = await self._call("renew", [*lease_values(renewals), ttls, self._relaxed])
         answers: list[Union[RenewAnswer, Exception]] = []
@@ -237,6 +259,9 @@ class PostgresDriver:
         if not leases:
             return []
         self._notify_connection.forget(leases)
+        return await without_unstorable([[lease] for lease in leases], self._release)
+
+    async def _release(self, leases: Sequence[LeaseRef]) -> Sequence[Union[bool, Exception]]:
         row = await self._call("release", [*lease_values(leases), self._relaxed])
         ended = parse_booleans(row["answers"])
         return [row_locked(lease.lock_name) if answer is None else answer for lease, answer in zip(leases, ended)]
@@ -270,7 +295,7 @@ class PostgresDriver:
         try:
             if not preparing.done:
                 await preparing.wait()
-            send = self._connections.query if statement == "inspect" else self._connections.call
+            send = self._connections.urgent if statement in _URGENT else self._connections.query
             row = (await send(self._statements[statement], values))[0]
             if _ANSWER[statement] not in row:
                 # A pooler has mixed it up with a statement of another client.
@@ -310,7 +335,8 @@ class PostgresDriver:
 
 
 class _Preparation:
-    """Checks once that the tables are up to date, however many calls wait for it."""
+    """Checks once that the tables are up to date, however many calls wait for it. Newer ones are used as they are: what
+    a call means does not change without a new name for its procedure."""
 
     def __init__(self, connections: Connections, schema: str, migrates: bool) -> None:
         self.done = False
@@ -320,7 +346,7 @@ class _Preparation:
         await asyncio.shield(self._task)
 
     async def _prepare(self, connections: Connections, schema: str, migrates: bool) -> None:
-        if await read_version(connections, schema) < latest_version():
+        if await read_version(connections, schema) < FORMAT:
             if not migrates:
                 where = "" if connections.place is None else f" at {connections.place}"
                 raise StoreError(

@@ -134,6 +134,8 @@ class PostgresAdvisoryDriver:
         self._closed = False
         self._process = os.getpid()
         self._has_opened = False
+        # Locks on one connection were seen to exclude another one. A connection of the caller is the only one.
+        self._is_proved = False
         self._main = MainSession(self._open_main)
         self._waiting = WaitingSessions(
             open_session=self._open_session,
@@ -248,11 +250,23 @@ class PostgresAdvisoryDriver:
         If that fails, that claim tries again and gets the error.
         """
         session = await self._open_session()
+        # One after the other: while one is checked for a pooler, the other must not interfere.
+        is_needed = not self._connections.is_callers and (not self._is_proved or self._waiting.is_empty)
         try:
-            # One after the other: while one is checked for a pooler, the other must not interfere.
-            await self._waiting.prepare()
+            second = await self._open_session() if is_needed else None
         except Exception:
-            pass
+            second = None
+        if second is None:
+            return session
+        try:
+            if not self._is_proved:
+                await session.prove_exclusion(second)
+            self._is_proved = True
+        except BaseException:
+            # The first error is the one to report.
+            await asyncio.gather(session.end(), second.end(), return_exceptions=True)
+            raise
+        self._waiting.keep(second)
         return session
 
     async def _cancel_wait(self, session: Session) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Callable, Optional
 
 from ..errors import InvalidArgumentError, UnsupportedError
-from ._redis.checks import RedisWarning, warn
+from ._redis.checks import RedisWarning, harmless, warn
 from ._redis.clients import RedisClient, link_of, open_link
 from ._redis.driver import CAPABILITIES, RedisDriver
 from ._redis.fence import RedisFence, redis_fence
@@ -86,7 +86,7 @@ def _driver(
         prefix=check_prefix(prefix),
         timeout_ms=timeout_seconds * 1_000,
         replicas=replicas,
-        on_warning=on_warning or warn,
+        on_warning=harmless(on_warning or warn),
     )
 
 

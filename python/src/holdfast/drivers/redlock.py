@@ -6,7 +6,7 @@ import math
 from typing import Callable, Optional, Sequence
 
 from ..errors import InvalidArgumentError
-from ._redis.checks import RedisWarning, warn
+from ._redis.checks import RedisWarning, harmless, warn
 from ._redis.clients import RedisClient, link_of, open_link
 from ._redis.driver import RedisDriver
 from ._redis.keys import check_prefix
@@ -111,9 +111,8 @@ def _driver(
     _check_seconds("node_timeout_seconds", node_timeout_seconds, 3_600)
     _check_seconds("longest_ttl_seconds", longest_ttl_seconds, 1_000_000_000)
     servers: dict[str, str] = {}
-    nodes = [
-        VotingNode(_node(link, prefix), f"node {at + 1}", servers, on_warning or warn) for at, link in enumerate(links)
-    ]
+    report = harmless(on_warning or warn)
+    nodes = [VotingNode(_node(link, prefix), f"node {at + 1}", servers, report) for at, link in enumerate(links)]
     return RedlockDriver(
         nodes,
         quorum=needed,

@@ -113,7 +113,10 @@ def beside_tables_of(connection: sqlite3.Connection) -> Callable[[], SqliteDrive
 
 def _path_of(connection: sqlite3.Connection) -> str:
     try:
-        rows = connection.execute("PRAGMA database_list").fetchall()
+        cursor = connection.cursor()
+        # Not the caller's, which may make anything of a row.
+        cursor.row_factory = None
+        rows = cursor.execute("PRAGMA database_list").fetchall()
     except sqlite3.Error as error:
         raise InvalidArgumentError("path_or_connection", str(error), "an open sqlite3.Connection") from None
     path = next((row[2] for row in rows if row[1] in ("main", b"main")), "")
@@ -135,6 +138,8 @@ class SqliteDriver:
         self._connection = Connection(path, guest_of)
         self._connection.on_fork_in_child = self._forked_in_child
         self._thread = DriverThread()
+        # A claim that waits for the write lock must not keep heartbeats of this process waiting.
+        self._connection.patience.pause = self._thread.pause
         self._wake_ups = WakeUps(self._connection, self._thread.notify, self._stop_watching)
         self._sweeper = Sweeper(self._connection)
         self._watch: Optional[Watch] = None
@@ -174,9 +179,10 @@ class SqliteDriver:
                 busy_until,
                 lambda now_ms: [one(renewal, now_ms) for renewal in renewals],
                 lambda renewal, answer: False,
+                is_urgent=True,
             )
 
-        return await self._in_parts(renewals, part)
+        return await self._in_parts(renewals, part, is_urgent=True)
 
     async def release(self, leases: Sequence[LeaseRef]) -> Sequence[Union[bool, Exception]]:
         def part(leases: Sequence[LeaseRef], busy_until: float) -> list[bool]:
@@ -242,20 +248,23 @@ class SqliteDriver:
             self._closed = True
             self._thread.stop()
 
-    def _submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+    def _submit(self, work: Callable[[], T], is_urgent: bool = False) -> asyncio.Future[T]:
         if self._closed:
             raise ClosedError("the sqlite driver is closed")
-        return self._thread.submit(work)
+        return self._thread.submit(work, is_urgent)
 
     async def _in_parts(
-        self, requests: Sequence[Request], part: Callable[[Sequence[Request], float], Sequence[Answer]]
+        self,
+        requests: Sequence[Request],
+        part: Callable[[Sequence[Request], float], Sequence[Answer]],
+        is_urgent: bool = False,
     ) -> Sequence[Union[Answer, Exception]]:
         # Together, the parts try for the write lock as long as a short list may. Calls that wait for their turn in the
         # thread use the same time, so a busy file fails all of them after the same two seconds.
         busy_until = _busy_until()
 
         async def run(requests: Sequence[Request]) -> Sequence[Answer]:
-            return await self._submit(lambda: part(requests, busy_until))
+            return await self._submit(lambda: part(requests, busy_until), is_urgent)
 
         return await in_parts(requests, run)
 
@@ -266,6 +275,7 @@ class SqliteDriver:
         step: Callable[[int], list[Answer]],
         makes_room: Callable[[Request, Answer], bool],
         note: Callable[[Sequence[Request], list[Answer]], None] = lambda requests, answers: None,
+        is_urgent: bool = False,
     ) -> list[Answer]:
         """One transaction, which wakes waiters after its commit. `note` runs before the wake-ups are decided: a claim
         that has just been queued must be known by then."""
@@ -277,7 +287,7 @@ class SqliteDriver:
             room = {_name_of(request) for request, answer in zip(requests, answers) if makes_room(request, answer)}
             return answers, any(waiters_of(self._connection, name, now_ms, 1) for name in room)
 
-        answers, turns = self._connection.write(work, busy_until)
+        answers, turns = self._connection.write(work, busy_until, is_urgent)
         note(requests, answers)
         self._wake_ups.committed(map(_name_of, requests), turns)
         return answers

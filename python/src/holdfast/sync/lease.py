@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +10,7 @@ from types import TracebackType
 from typing import Any, Callable, Coroutine, Generic, Literal, Mapping, Optional, Type, TypeVar, Union
 
 from .._block import LeaseBlock
-from .._reentry import current_frame, leave_ended_frames
+from .._reentry import current_frame, is_in_generator, leave_ended_frames
 from .._result import LockResult, NotAcquired
 from ..core.lease import Lease
 from ..core.lock_info import LockInfo
@@ -210,25 +211,27 @@ class SyncLeaseBlock(Generic[T, U]):
 
     def __enter__(self) -> U:
         block = self._block
+        in_generator, thread_id = is_in_generator(sys._getframe().f_back), threading.get_ident()
 
         async def enter() -> U:
-            value = await block.__aenter__()
+            value = await block.enter(in_generator, thread_id)
             self._entered = True
             return self._shown(value)
 
         async def discard(_: U) -> None:
-            await self._leave(None, None, None)
+            await self._leave(None, thread_id)
 
         try:
             shown = portal().run(enter(), discard)
             # The same name inside the block is entered again. The event loop knows nothing of this thread's context.
-            current_frame.set(block.frame)
+            if block.frame is not None:
+                current_frame.set(block.frame)
             return shown
         except BaseException:
             # Interrupted in the last step, by Ctrl-C or by any error that a signal handler raises. `with` does not
             # leave a block that it has not entered.
             if self._entered:
-                portal().start(self._leave(None, None, None))
+                portal().start(self._leave(None, thread_id))
             raise
 
     def __exit__(
@@ -239,19 +242,20 @@ class SyncLeaseBlock(Generic[T, U]):
     ) -> None:
         # As `run_surely`, but without another function, at whose beginning an interrupt could come.
         try:
-            portal().run(self._leave(exc_type, exc, traceback))
+            portal().run(self._leave(exc, threading.get_ident()))
         except BaseException:
-            portal().start(self._leave(exc_type, exc, traceback))
+            portal().start(self._leave(exc, threading.get_ident()))
             raise
         finally:
             leave_ended_frames()
 
-    async def _leave(
-        self,
-        exc_type: Optional[Type[BaseException]],
-        exc: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __del__(self) -> None:
+        """An interrupt at the very beginning of `__exit__` leaves nothing else that could release the lease."""
+        # It is missing if the interrupt came in the constructor.
+        if getattr(self, "_entered", False):
+            portal().start(self._leave(None, 0))
+
+    async def _leave(self, exc: Optional[BaseException], thread_id: int) -> None:
         if self._entered:
             self._entered = False
-            await self._block.__aexit__(exc_type, exc, traceback)
+            await self._block.leave(exc, thread_id)

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from typing import List, Sequence
 
+from holdfast.core.driver import RateLimit, Refusal
+
 from ..context import Context
-from ..driver_calls import lease_on, must_grant, must_refuse, release_one
+from ..driver_calls import (
+    acquire_one,
+    consume_one,
+    lease_on,
+    must_grant,
+    must_refuse,
+    release_one,
+    until_granted,
+    waiters_on,
+)
+from ..rate_requests import request_on
 from ..suite import Group
+from ..timing import SHORT_MS
 
 values = Group("driver interface: names and values")
 case = values.case
@@ -29,6 +42,11 @@ ODD_TEXTS = {
     "text that looks like a number": "007",
     "text that looks like JSON": '{"a":[null]}',
 }
+
+NAMES_OF_OBJECTS = ["constructor", "__proto__", "toString", "hasOwnProperty", "__class__"]
+"""What every object of JavaScript has, and an attribute of those of Python."""
+
+ODD = {"__proto__": {"a": 1}, "constructor": 2, "toString": [3], "__class__": None}
 
 METADATA = {
     "text": 'Zürich "日本" \\ \n 🔒 \u0001',
@@ -86,6 +104,45 @@ async def _(ctx: Context) -> None:
     tails = ["", *(f":{kind}" for kind in kinds)]
     await are_different(ctx, [f"{ctx.lock_name}{tail}" for tail in tails])
     await are_different(ctx, [f"lock:{ctx.lock_name}{tail}" for tail in tails])
+
+
+@case("names such as constructor and __proto__ are names like any other")
+async def _(ctx: Context) -> None:
+    a, b = await ctx.driver(), await ctx.driver()
+    has = ctx.capabilities
+    taken = ctx.name("taken")
+    await must_grant(a, ctx.claim(lock_name=taken))
+    for name in NAMES_OF_OBJECTS:
+        # Other runs on the same store use these names, too. So it is known only what a holder looks like.
+        ending = ctx.claim(lock_name=name, ttl_ms=SHORT_MS)
+        await until_granted(a, ending)
+        following = ctx.claim(lock_name=name, waiter_ttl_ms=5_000)
+        await acquire_one(b, following)
+        await ctx.lease_ends(a, SHORT_MS)
+        # Nothing is held, and one waits.
+        for group in [None, "group"] if has.groups else [None]:
+            claims = [ctx.claim(lock_name=each, group=group) for each in (name, taken)]
+            answer = (await b.acquire(claims))[0]
+            if isinstance(answer, Refusal) and answer.holder is not None:
+                assert answer.holder.lock_name == name and isinstance(answer.holder.claim_id, str)
+            for each in claims:
+                await release_one(b, each)
+        await release_one(b, following)
+
+        claim = ctx.claim(lock_name=name, ttl_ms=5_000, metadata=ODD if has.metadata else None)
+        token = (await until_granted(a, claim)).fencing_token
+        for holder in [(await must_refuse(b, ctx.claim(lock_name=name))).holder, await lease_on(b, name)]:
+            assert holder is not None and (holder.lock_name, holder.claim_id) == (name, claim.claim_id)
+            assert holder.metadata == claim.metadata
+        waiter = ctx.claim(lock_name=name, waiter_ttl_ms=5_000)
+        await must_refuse(b, waiter)
+        if has.queue:
+            assert waiter.claim_id in [each.claim_id for each in await waiters_on(a, name)]
+        await release_one(b, waiter)
+        assert await release_one(a, claim, token) is True
+        if has.rate:
+            policy = RateLimit(limit=1_000_000, period_ms=1_000, burst=1_000_000)
+            assert (await consume_one(a, request_on(name, policy))).allowed
 
 
 @case("a holder id of 255 unusual characters is kept as it is")

@@ -122,11 +122,13 @@ async def test_failure_26_a_server_that_stops_answering_costs_a_deadline_and_not
     async with proxied(postgres_url) as (proxy, url), opened(how, url) as driver:
         claim = claim_on(lock_name)
         grant = await grant_of(driver, claim)
+        renewal = Renewal(lock_name, claim.claim_id, grant.fencing_token, 60_000)
+        assert await driver.renew([renewal]) == ["renewed"]
         for module in ("own_pool", "asyncpg_client", "psycopg_client"):
             monkeypatch.setattr(f"holdfast.drivers._postgres.{module}.QUERY_SECONDS", 0.3)
         proxy.go_silent()
         with pytest.raises(StoreError, match="in time") as late:
-            await driver.renew([Renewal(lock_name, claim.claim_id, grant.fencing_token, 60_000)])
+            await driver.renew([renewal])
         assert late.value.retryable
         proxy.release("to_server")
         proxy.release("to_client")

@@ -54,7 +54,7 @@ async def address_of(connection: Any, lock_name: str) -> Sequence[str]:
 
 
 def event_of(key: str, call: str, claim_id: str, terms: Sequence[str] = WAKE) -> List[str]:
-    """As `holdfast_proved` makes it."""
+    """As `holdfast_send_events` makes it."""
     told = " ".join([key, call, *terms, claim_id, key])
     return [claim_id, *terms, hashlib.sha256(told.encode()).hexdigest()]
 
@@ -85,7 +85,7 @@ async def test_failure_38_a_role_that_may_read_all_tables_can_forge_neither_a_gr
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await attacker.fetchval("SELECT last_value FROM holdfast_key_1")
         forged = json.dumps([f"{channel}:{call}", claim_id, *grant_terms()])
-        await attacker.execute("SELECT holdfast_tell(ARRAY[$1::jsonb])", forged)
+        await attacker.execute("SELECT holdfast_send_events(ARRAY[$1::jsonb])", forged)
         terms = grant_terms()
         for key in ("", "None", "null", call):
             await notify(attacker, channel, event_of(key, call, claim_id, terms))
@@ -148,12 +148,15 @@ def sent_by(driver: PostgresDriver) -> List[str]:
     names = {text: name for name, text in driver._statements.items()}
     connections: Any = driver._connections
     sent: List[str] = []
-    call, listen = connections.call, driver.listen
+    query, listen = connections.query, driver.listen
 
-    async def recorded_call(text: str, values: Any) -> Any:
-        sent.append(names[text])
-        rows = await call(text, values)
-        sent.append(f"answer to {names[text]}")
+    async def recorded_query(text: str, values: Any) -> Any:
+        name = names.get(text, "")
+        if name != "acquire":
+            return await query(text, values)
+        sent.append(name)
+        rows = await query(text, values)
+        sent.append(f"answer to {name}")
         return rows
 
     async def recorded_listen(listener: Any) -> Any:
@@ -161,7 +164,7 @@ def sent_by(driver: PostgresDriver) -> List[str]:
         sent.append("listens")
         return stop
 
-    connections.call = recorded_call
+    connections.query = recorded_query
     driver.listen = recorded_listen  # type: ignore[method-assign]
     return sent
 
@@ -256,19 +259,6 @@ async def test_a_key_that_has_changed_is_read_with_the_next_ping(
         await heard.wait_for("granted", waiting.claim_id)
 
 
-async def test_a_ping_never_aborts_a_transaction_of_the_caller(postgres_url: str) -> None:
-    async with own_schema(postgres_url) as schema, connected(postgres_url) as client:
-        driver = postgres_driver(client, schema=schema)
-        await driver.listen(Heard())
-        session = await driver._notify_connection._current.opened
-        async with connected(postgres_url) as admin:
-            await admin.execute(f"DROP SCHEMA {schema} CASCADE")
-        async with client.transaction():
-            await driver._notify_connection._ping(session)
-            assert await client.fetchval("SELECT 1") == 1
-        await driver.close()
-
-
 @pytest.mark.parametrize("how", BOTH)
 async def test_failure_29_a_listening_connection_that_ends_is_reported_once_and_can_be_replaced(
     how: str, postgres_url: str, lock_name: str, monkeypatch: pytest.MonkeyPatch
@@ -321,12 +311,11 @@ async def test_a_listener_that_stops_leaves_no_connection_behind(how: str, postg
         for stop in stops:
             await stop()
             await stop()
-        if not session.is_callers:
 
-            async def gone() -> bool:
-                return await admin.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid) == 0
+        async def gone() -> bool:
+            return await admin.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid) == 0
 
-            await until("the connection to be gone", gone)
+        await until("the connection to be gone", gone)
         assert first.events == second.events == []
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any, Awaitable, Callable
 
 import asyncpg
+import psycopg_pool
 import pytest
 from holdfast.core.driver import Grant, InspectQuery, Refusal
 from holdfast.drivers._postgres_advisory.asyncpg_connections import AsyncpgConnection
@@ -269,6 +271,27 @@ async def test_an_unlock_that_the_server_does_not_know_of_ends_the_session_and_e
     await opened.execute("SELECT 1")
 
 
+@pytest.mark.parametrize("statement", ["SELECT pg_advisory_unlock_all()", "DISCARD ALL", "one unlock"])
+@pytest.mark.parametrize("kind", ITSELF)
+async def test_a_lock_that_the_application_releases_on_its_connection_is_lost_with_the_next_renewal(
+    kind: str, statement: str, open_on: OpenOn, open_driver: OpenDriver
+) -> None:
+    opened, listener = await open_on(kind), Listener()
+    await opened.driver.listen(listener)
+    claim, reader = claim_on(unique("unlocked")), replace(claim_on(unique("reader")), mode="shared")
+    grants = [await granted(opened.driver, claim), await granted(opened.driver, reader)]
+    renewals = [renewal_of(claim, grants[0]), renewal_of(reader, grants[1])]
+    assert await opened.driver.renew(renewals) == ["held", "held"]
+    key = advisory_key(claim.lock_name)
+    await opened.execute(f"SELECT pg_advisory_unlock({key})" if statement == "one unlock" else statement)
+    await granted(await open_driver(), claim_on(claim.lock_name))
+    assert await opened.driver.renew(renewals) == ["lost", "lost"]
+    assert listener.lost_claims == [claim.claim_id, reader.claim_id]
+    # The driver opens its session again. asyncpg itself believes in prepared statements that are gone.
+    if statement != "DISCARD ALL":
+        await granted(opened.driver, claim_on(unique("next")))
+
+
 @pytest.mark.parametrize("kind", ITSELF)
 async def test_closing_the_driver_restores_the_connection_locks_settings_statements(kind: str, open_on: OpenOn) -> None:
     opened = await open_on(kind)
@@ -360,14 +383,53 @@ async def test_failure_22_the_callers_connection_to_a_pooler_is_refused(
 async def test_failure_22_a_pooler_in_session_mode_is_accepted_and_keeps_no_lock_of_a_closed_driver(
     postgres_url: str, open_driver: OpenDriver, admin: asyncpg.Pool
 ) -> None:
-    """One that does not reset its connections, so that the driver has to release its locks itself."""
     port = int(postgres_url.rsplit(":", 1)[1].partition("/")[0])
-    with PgBouncer(port, pool_mode="session", default_pool_size="10", server_reset_query="") as pooler:
+    with PgBouncer(port, pool_mode="session", default_pool_size="10") as pooler:
         driver, claims = await open_driver(pooler.url), [claim_on(unique("session")), claim_on(unique("session"))]
         assert all(isinstance(answer, Grant) for answer in await driver.acquire(claims))
         assert len(await pids(admin, claims[0].lock_name)) == 1
         await driver.close()
         assert await pids(admin, claims[0].lock_name) == await pids(admin, claims[1].lock_name) == []
+
+
+async def test_failure_22_a_pooler_in_session_mode_that_does_not_reset_sessions_is_refused(
+    postgres_url: str, open_driver: OpenDriver
+) -> None:
+    port = int(postgres_url.rsplit(":", 1)[1].partition("/")[0])
+    with PgBouncer(port, pool_mode="session", default_pool_size="10", server_reset_query="") as pooler:
+        driver = await open_driver(pooler.url)
+        with pytest.raises(UnsupportedError, match="does not reset the session"):
+            await driver.acquire([claim_on(unique("session"))])
+
+
+_EVERY_SESSION = "pg_try_advisory_lock(bigint) RETURNS boolean LANGUAGE sql RETURN true"
+_NO_SESSION = "pg_try_advisory_lock(bigint) RETURNS boolean LANGUAGE sql RETURN false"
+_COCKROACH = "version() RETURNS text LANGUAGE sql RETURN 'CockroachDB CCL v23.2.3'"
+
+
+@pytest.mark.parametrize("definition", [_EVERY_SESSION, _NO_SESSION, _COCKROACH])
+@pytest.mark.parametrize("package", ["asyncpg", "psycopg"])
+async def test_a_server_whose_locks_exclude_nothing_is_refused_before_the_first_claim(
+    package: str, definition: str, postgres_url: str, admin: asyncpg.Pool, cleanup: AsyncExitStack
+) -> None:
+    """Functions before those of the server play what other servers and proxies do."""
+    schema = unique("fake").replace(":", "_").replace("-", "_").lower()
+    await admin.execute(f'CREATE SCHEMA "{schema}"')
+    await admin.execute(f'CREATE FUNCTION "{schema}".{definition}')
+    path = f'"{schema}", pg_catalog'
+    if package == "asyncpg":
+        pool: Any = asyncpg.create_pool(postgres_url, min_size=0, max_size=2, server_settings={"search_path": path})
+        await pool
+    else:
+        options = f'-c search_path="{schema}",pg_catalog'
+        pool = psycopg_pool.AsyncConnectionPool(postgres_url, kwargs={"options": options}, min_size=1, open=False)
+        await pool.open()
+    cleanup.push_async_callback(pool.close)
+    driver = postgres_advisory_driver(pool)
+    with pytest.raises(UnsupportedError, match="advisory locks"):
+        await driver.acquire([claim_on(unique("other"))])
+    await driver.close()
+    await admin.execute(f'DROP SCHEMA "{schema}" CASCADE')
 
 
 async def test_failure_22_a_pooler_in_transaction_mode_is_refused_under_traffic_without_leaks(

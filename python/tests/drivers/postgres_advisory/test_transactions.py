@@ -9,6 +9,7 @@ from typing import Any, AsyncIterator, Awaitable, Callable, Iterator
 import asyncpg
 import psycopg
 import psycopg2
+import psycopg2.extras
 import pytest
 import sqlalchemy
 from holdfast import DistributedLock
@@ -153,6 +154,22 @@ async def test_a_synchronous_transaction_locks_in_the_same_way(
         assert await driver.release([ref_of(claim)]) == [True]
 
 
+async def test_a_rollback_to_a_savepoint_releases_what_was_locked_after_it_and_nothing_else(
+    postgres_url: str, open_driver: OpenDriver
+) -> None:
+    before, inside, driver = unique("before"), unique("inside"), await open_driver()
+    async with transaction_of("asyncpg", postgres_url) as transaction:
+        await lock_in_transaction(transaction, before)
+        with pytest.raises(Failed):
+            async with transaction.transaction():
+                await lock_in_transaction(transaction, before)
+                await lock_in_transaction(transaction, inside)
+                assert not await is_free(driver, inside)
+                raise Failed
+        assert await is_free(driver, inside)
+        assert not await is_free(driver, before)
+
+
 async def test_a_transaction_waits_for_a_lease_and_a_lease_for_a_transaction(
     postgres_url: str, open_driver: OpenDriver
 ) -> None:
@@ -239,6 +256,41 @@ async def test_without_an_open_transaction_it_is_refused(postgres_url: str, clea
         with refused:
             await lock_in_transaction(async_session, name)
     await async_engine.dispose()
+
+
+async def test_failure_76_a_pipeline_without_a_transaction_is_refused(postgres_url: str) -> None:
+    """To the server, its statements are one transaction until the next synchronization, which ends it."""
+    name = unique("pipeline")
+    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
+        async with connection.pipeline():
+            with pytest.raises(InvalidArgumentError, match="No transaction is open"):
+                await lock_in_transaction(connection, name)
+    async with await psycopg.AsyncConnection.connect(postgres_url) as implicit, implicit.pipeline():
+        await lock_in_transaction(implicit, name)
+        with sync_transaction_of("psycopg2", postgres_url) as other:
+            assert not sync_try_lock_in_transaction(other, name)
+
+
+async def test_the_answer_does_not_depend_on_the_rows_and_cursors_of_the_application(postgres_url: str) -> None:
+    name = unique("rows")
+
+    def answer(cursor: Any) -> Callable[[Any], object]:
+        return lambda values: {"changed": values}
+
+    async with await psycopg.AsyncConnection.connect(postgres_url, row_factory=answer) as first:
+        first.cursor_factory = psycopg.AsyncClientCursor
+        assert await try_lock_in_transaction(first, name)
+        with sync_transaction_of("psycopg", postgres_url) as second:
+            second.row_factory = answer
+            second.cursor_factory = psycopg.ClientCursor
+            assert not sync_try_lock_in_transaction(second, name)
+        connection = await asyncpg.connect(postgres_url)
+        await connection.set_type_codec("int4", encoder=str, decoder=lambda _: "changed", schema="pg_catalog")
+        async with connection.transaction():
+            assert not await try_lock_in_transaction(connection, name)
+        await connection.close()
+        with psycopg2.connect(postgres_url, cursor_factory=psycopg2.extras.NamedTupleCursor) as third:
+            assert not sync_try_lock_in_transaction(third, name)
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])

@@ -200,3 +200,34 @@ async def _none(found: Awaitable[Any]) -> bool:
 
 async def _all_granted(driver: PostgresAdvisoryDriver, claims: Any) -> bool:
     return all(isinstance(answer, Grant) for answer in await driver.acquire(claims))
+
+
+async def test_failure_70_the_snapshot_of_a_waiter_is_seconds_old(
+    driver: PostgresAdvisoryDriver, open_driver: OpenDriver, admin: asyncpg.Pool
+) -> None:
+    name, holder = unique("snapshot"), await open_driver()
+    claim, waiter = claim_on(name), claim_on(name, waiter_ttl_ms=60_000)
+    await granted(holder, claim)
+    await driver.acquire([waiter])
+    [pid] = await admin.fetch(
+        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted "
+        "AND (classid::bigint << 32 | objid::bigint) = $1",
+        advisory_key(name),
+    )
+    look = "SELECT backend_xmin::text::bigint AS xmin, query_start FROM pg_stat_activity WHERE pid = $1"
+    first = await admin.fetchrow(look, pid["pid"])
+    now = await admin.fetchval("SELECT pg_current_xact_id()::text::bigint")
+    assert first["xmin"] <= now
+
+    async def is_newer() -> bool:
+        row = await admin.fetchrow(look, pid["pid"])
+        # It is still the same statement, of which the client knows nothing.
+        return row["query_start"] == first["query_start"] and row["xmin"] > now
+
+    await until("a newer snapshot", is_newer)
+    await holder.release([ref_of(claim)])
+    await until("the grant", lambda: _is_held(driver, name))
+
+
+async def _is_held(driver: PostgresAdvisoryDriver, name: str) -> bool:
+    return bool((await driver.inspect(InspectQuery(lock_name=name))).leases)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any, AsyncIterator, Iterator, NamedTuple
 
@@ -13,6 +14,7 @@ import pytest
 import redis
 import redis.asyncio
 import redis.cluster
+from holdfast import DistributedLock
 from holdfast.core.driver import Grant, InspectQuery, Refusal
 from holdfast.drivers._redis.dial import Dial
 from holdfast.drivers._redis.keys import slot_of
@@ -255,3 +257,25 @@ async def test_a_client_that_reads_from_replicas_does_not_make_the_drivers_conne
         await client.close()
     else:
         client.close()
+
+
+@pytest.mark.parametrize("how", ["a listener that raises", "-W error"])
+async def test_a_warning_that_is_raised_ends_no_claim_that_waits_on_a_cluster(how, cluster, lock_name):
+    def raises(warning):
+        raise ZeroDivisionError(warning)
+
+    options = {"on_warning": raises} if how == "a listener that raises" else {}
+    cluster.admin_a.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            client = redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster.a.port)
+            driver = redis_driver(client, **options)
+            async with closing(driver), DistributedLock(driver) as lock, DistributedLock(driver) as other:
+                async with lock.lock(lock_name):
+                    waiting = asyncio.ensure_future(other.acquire(lock_name, blocking_timeout_seconds=30))
+                    while not (await lock.inspect(lock_name)).waiters:
+                        await asyncio.sleep(0.01)
+                assert await asyncio.wait_for(waiting, 10)
+    finally:
+        cluster.admin_a.config_set("maxmemory-policy", "noeviction")

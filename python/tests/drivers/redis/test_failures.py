@@ -13,30 +13,23 @@ from holdfast.drivers.redis import RedisDriver, open_redis, redis_driver
 from holdfast.errors import ClosedError, StoreError
 
 from support.redis_drivers import (
+    KINDS,
     Heard,
     claim_on,
+    client_at,
     closing,
     error_of,
     grant_of,
     lease_of,
     refusal_of,
     renewal_of,
-    unknown_to_the_driver,
     until,
 )
 from support.tcp_proxy import TcpProxy
 
-KINDS = ["asyncio", "sync", "thread"]
-
 
 def port_of(url: str) -> int:
     return int(url.rpartition(":")[2])
-
-
-def client_at(kind: str, port: int, **options: Any) -> Any:
-    if kind == "thread":
-        return redis.Redis(connection_pool=unknown_to_the_driver(host="127.0.0.1", port=port, **options))
-    return (redis.asyncio.Redis if kind == "asyncio" else redis.Redis)(host="127.0.0.1", port=port, **options)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import enum
 from typing import Any, AsyncIterator
 
 import pytest
@@ -36,6 +38,43 @@ async def test_a_stale_holder_writes_nothing(fence, client, unique_name):
     await fence.set(key, "newer", 2_000, "EX", "30")
     assert (await client.get(key), await client.get(f"holdfast:{{{key}}}:f")) == ("newer", "2000")
     assert await client.ttl(key) > 0
+
+
+class State(str, enum.Enum):
+    PAID = "paid in full"
+
+    def __format__(self, _: str) -> str:
+        return "State.PAID"
+
+
+BYTES = [b"paid", bytearray(b"paid"), memoryview(b"paid"), b"\xff\x00\xfe\r\n$5"]
+VALUES = [*BYTES, State.PAID, "pay\u00e9 \u20ac \U0001f600", ""]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=["bytes", "bytearray", "memoryview", "binary", "enum", "text", "empty"])
+async def test_failure_84_a_value_is_stored_byte_for_byte(
+    value: Any, fence: RedisFence, redis_url: str, unique_name: Any
+) -> None:
+    """Otherwise a part of it would be read as the next command, and its reply would answer another call."""
+    expected = value.value if isinstance(value, State) else value
+    expected = expected.encode() if isinstance(expected, str) else bytes(expected)
+    keys = [unique_name("value") for _ in range(3)]
+    replies = await asyncio.gather(*(fence.set(key, value, 1) for key in keys))
+    assert replies == [b"OK"] * 3
+    async with redis.asyncio.Redis.from_url(redis_url) as raw:
+        assert await raw.mget(keys) == [expected] * 3
+
+
+async def test_failure_84_an_argument_that_is_neither_text_nor_bytes_is_refused_before_anything_is_sent(
+    fence: RedisFence, unique_name: Any
+) -> None:
+    for value in (1, 1.5, None, True, ["x"], "\udc80"):
+        with pytest.raises(InvalidArgumentError, match="args"):
+            await fence.set(unique_name("x"), value, 1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=r"args\[2\]"):
+        await fence.set(unique_name("x"), "v", 1, "EX", 60)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="keys"):
+        await fence.run("return 1", keys=[7], token=1)  # type: ignore[list-item]
 
 
 async def test_a_script_of_the_caller_sees_its_own_keys_and_arguments(fence, unique_name):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import os
+import threading
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -9,10 +14,11 @@ import redis
 import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
-from holdfast.drivers.redis import redis_driver
+from holdfast.drivers.redis import RedisDriver, redis_driver
 from holdfast.errors import StoreError
 
 from support.redis_drivers import Heard, claim_on, closing, error_of, grant_of, lease_of, renewal_of, until
+from support.tcp_proxy import TcpProxy
 
 
 async def replicated(own_redis: Any) -> Any:
@@ -65,3 +71,67 @@ async def test_a_master_behind_sentinel(sentinel, kind, lock_name):
         granted = await heard.grant_of(waiter)
         assert await driver.release([lease_of(waiter, granted)]) == [True]
         assert driver.place == "the master that Sentinel names"
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "sync"])
+async def test_failure_29_while_no_sentinel_answers_attempts_to_subscribe_leave_no_connection(
+    sentinel, kind, unique_name
+):
+    made = redis.asyncio.sentinel.Sentinel if kind == "asyncio" else redis.sentinel.Sentinel
+    name = unique_name("client")
+    async with AsyncExitStack() as proxies:
+        ports = [int(url.rpartition(":")[2]) for url in sentinel.urls]
+        fronts = [await proxies.enter_async_context(TcpProxy(port)) for port in ports]
+        addresses = [("127.0.0.1", front.port) for front in fronts]
+        client = made(addresses).master_for(sentinel.master_name, client_name=name)
+        async with closing(redis_driver(client)) as driver:
+            heard = Heard()
+            await driver.listen(heard)
+            held = claim_on(unique_name("lock"))
+            grant = await grant_of(driver, held)
+            # As if they were killed: nothing listens at their ports.
+            await proxies.aclose()
+            await cut_subscription(driver, name)
+            await heard.until(lambda: len(heard.causes) == 1)
+
+            async def fails_to_subscribe() -> None:
+                with pytest.raises(StoreError):
+                    await driver.listen(heard)
+
+            await fails_to_subscribe()
+            before = open_sockets(), len(asyncio.all_tasks()), threading.active_count()
+            for _ in range(20):
+                await fails_to_subscribe()
+            await asyncio.sleep(0.2)  # What is closed now is gone in the next turns.
+            after = open_sockets(), len(asyncio.all_tasks()), threading.active_count()
+            assert all(now <= then + 1 for now, then in zip(after, before)), f"{before} became {after}"
+            # The connection for commands is still there.
+            assert await driver.release([lease_of(held, grant)]) == [True]
+
+
+async def cut_subscription(driver: RedisDriver, name: str) -> None:
+    (node,) = await driver.link.nodes()
+    clients = (await node.command("list the clients", "CLIENT", "LIST", "TYPE", "pubsub")).decode().splitlines()
+    (mine,) = [each for each in clients if f" name={name} " in each]
+    await node.command("cut the subscription", "CLIENT", "KILL", "ID", mine.split("id=")[1].split(" ")[0])
+
+
+def open_sockets() -> int:
+    targets = []
+    for each in os.listdir("/proc/self/fd"):
+        try:
+            targets.append(os.readlink(f"/proc/self/fd/{each}"))
+        except OSError:
+            pass  # The one of this listing.
+    return sum(target.startswith("socket:") for target in targets)
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "sync"])
+async def test_a_master_behind_sentinel_is_found_after_its_client_was_forgotten(sentinel, kind, lock_name):
+    """`redis_driver(sentinel.master_for(…))`: nothing else refers to the pool, which finds the master."""
+    addresses = [("127.0.0.1", int(url.rpartition(":")[2])) for url in sentinel.urls]
+    made = redis.asyncio.sentinel.Sentinel if kind == "asyncio" else redis.sentinel.Sentinel
+    driver = redis_driver(made(addresses).master_for(sentinel.master_name))
+    gc.collect()
+    await grant_of(driver, claim_on(lock_name))
+    await driver.close()

@@ -102,3 +102,25 @@ async def test_failure_61_no_lease_is_written_on_a_node_that_is_silent_or_has_an
 
             await until(is_repaired, "it was not repaired after the silence")
         await driver.release([lease_of(held, grant)])
+
+
+async def test_failure_61_a_lease_is_repaired_by_a_driver_that_did_not_get_it(own_redis, lock_name):
+    servers: List[Any] = [own_redis() for _ in range(3)]
+    async with closing(driver_at(servers)) as driver, closing(driver_at(servers)) as other:
+        await until_voting(driver, servers, lock_name)
+        held = claim_on(lock_name, ttl_ms=TTL_SECONDS * 1_000, metadata={"for": "writers"})
+        grant = await grant_of(driver, held)
+        renewal = renewal_of(held, grant, TTL_SECONDS * 1_000)
+        await until_stored(servers, held, True)
+        with redis.Redis(port=servers[2].port) as node:
+            node.delete(f"lock:{lock_name}")
+            assert await other.renew([renewal]) == ["renewed"]
+            await until_stored(servers, held, True)
+            assert b'{"for":"writers"}' in (node.get(f"lock:{lock_name}") or b"")
+            # A release that overtakes the repair leaves nothing behind.
+            node.delete(f"lock:{lock_name}")
+        async with closing(driver_at(servers)) as releasing:
+            assert await releasing.renew([renewal]) == ["renewed"]
+            assert await releasing.release([lease_of(held, grant)]) == [True]
+            await asyncio.sleep(0.1)  # for what the driver may send
+        await until_stored(servers, held, False)

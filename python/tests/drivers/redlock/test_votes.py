@@ -82,6 +82,20 @@ def test_a_split_vote_of_an_even_number_of_nodes_is_decided_and_names_no_holder(
     assert isinstance(decided, Refused) and decided.holder is None
 
 
+@pytest.mark.parametrize("age_ms, left_ms, errors, again_ms", [
+    (30, 20_000, 1, 30),  # a live rival
+    (5_000, 20_000, 1, 1_000),  # a dead claim's vote, and a node that is down
+    (5_000, 200, 1, 200),  # it ends soon
+])  # fmt: skip
+def test_after_a_split_vote_a_claim_asks_again_after_as_long_as_the_rival_has_stood(age_ms, left_ms, errors, again_ms):
+    subject = proposals(2)
+    attempt = attempt_of(subject)
+    holder = LeaseRecord("order:1", "rival", "rival", "exclusive", 1, 5_000_000, NOW_MS - age_ms, NOW_MS + left_ms)
+    rival = Refusal(holder=holder, ask_again_ms=left_ms, answered_at_ms=NOW_MS)
+    decided = subject.decide(votes([grant(attempt.tokens[-1]), rival], errors=errors), attempt)
+    assert decided == Refused(None, again_ms)
+
+
 def test_a_quorum_of_refusals_names_the_holder_with_the_start_that_all_nodes_agree_on():
     subject = proposals(2)
     attempt = attempt_of(subject)

@@ -11,7 +11,9 @@ from typing import Any, AsyncIterator, Callable, List, Sequence
 import pytest
 
 from holdfast.core.driver import Grant, InspectQuery, LeaseRef, RateAnswer, RateLimit, RateRequest, Refusal, Renewal
-from holdfast.drivers._sqlite.busy import MAX_BUSY_SECONDS
+from holdfast.drivers._sqlite.busy import MAX_BUSY_SECONDS, Patience
+from holdfast.drivers._sqlite.database import Database
+from holdfast.drivers._sqlite.errors import store_error_from
 from holdfast.drivers.sqlite import SqliteDriver
 from holdfast.errors import ClosedError, StoreError
 from support.sqlite_driver import claim_on, grant_of, is_granted, lease_of, opened
@@ -230,3 +232,71 @@ async def test_a_transaction_that_another_thread_keeps_open_does_not_let_a_claim
         for a, b in zip(*both):
             assert isinstance(a, Grant) != isinstance(b, Grant)
         assert not await is_granted(first, claim_on("name 0"))
+
+
+def test_sqlite_protocol_a_race_for_the_index_of_the_log_is_tried_again() -> None:
+    error = sqlite3.OperationalError("locking protocol")
+    tries = 0
+
+    def attempt() -> str:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise error
+        return "done"
+
+    assert Patience().until_free("/locks.db", attempt, time.monotonic() + 1) == "done"
+    assert tries == 2
+    wrapped = store_error_from(error, "/locks.db")
+    assert isinstance(wrapped, StoreError) and wrapped.retryable
+
+
+async def test_failure_75_a_claim_tries_less_and_less_often_and_a_heartbeat_every_few_milliseconds(
+    driver: SqliteDriver, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy_seconds = 1.5
+    held = claim_on("held")
+    grant = await grant_of(driver, held)
+    tries = {"BEGIN IMMEDIATE": 0}
+    transaction = Database.transaction
+
+    def counted(self: Database, begin: str, work: Callable[[], Any]) -> Any:
+        tries[begin] = tries.get(begin, 0) + 1
+        return transaction(self, begin, work)
+
+    monkeypatch.setattr(Database, "transaction", counted)
+    counts = []
+    for call in (
+        lambda: driver.acquire([claim_on("name")]),
+        lambda: driver.renew([Renewal("held", held.claim_id, grant.fencing_token, 60_000)]),
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        tries["BEGIN IMMEDIATE"] = 0
+        waiting = asyncio.ensure_future(call())
+        await asyncio.sleep(busy_seconds)
+        other.execute("COMMIT")
+        await waiting
+        counts.append(tries["BEGIN IMMEDIATE"])
+    claim_tries, heartbeat_tries = counts
+    assert claim_tries <= 80, claim_tries
+    assert busy_seconds / 0.03 <= heartbeat_tries <= busy_seconds / 0.003, heartbeat_tries
+
+
+async def test_failure_75_a_heartbeat_goes_before_claims_of_its_own_process_that_wait_for_the_write_lock(
+    driver: SqliteDriver, other: sqlite3.Connection
+) -> None:
+    held = claim_on("held")
+    grant = await grant_of(driver, held)
+    other.execute("BEGIN IMMEDIATE")
+    order: List[str] = []
+    claims = [asyncio.ensure_future(driver.acquire([claim_on(f"name {index}")])) for index in range(5)]
+    for claim in claims:
+        claim.add_done_callback(lambda _: order.append("claim"))
+    await asyncio.sleep(0.3)
+    renewing = asyncio.ensure_future(driver.renew([Renewal("held", held.claim_id, grant.fencing_token, 60_000)]))
+    renewing.add_done_callback(lambda _: order.append("heartbeat"))
+    await asyncio.sleep(0.1)
+    other.execute("COMMIT")
+    assert await renewing == ["renewed"]
+    await asyncio.gather(*claims)
+    assert order[0] == "heartbeat"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.driver import InspectQuery, RateAnswer, RateLimit, RateRequest, Renewal
+from holdfast.core.driver import InspectQuery
 from holdfast.drivers._sqlite import prepare
 from holdfast.drivers._sqlite.mounts import network_file_system_of
 from holdfast.drivers.sqlite import open_sqlite
@@ -60,9 +60,9 @@ async def test_a_database_of_another_program_is_refused_and_left_as_it_was(sqlit
 
 async def test_a_newer_format_is_refused_and_left_as_it_was(sqlite_path: Path) -> None:
     await create(sqlite_path)
-    execute(sqlite_path, "UPDATE holdfast_format SET version = 4")
+    execute(sqlite_path, "UPDATE holdfast_format SET version = 2")
     before = sqlite_path.read_bytes()
-    error = await refuses(sqlite_path, "has format 4, and this version of Holdfast knows 3; upgrade Holdfast")
+    error = await refuses(sqlite_path, "has format 2, and this version of Holdfast knows 1; upgrade Holdfast")
     assert not error.retryable
     assert sqlite_path.read_bytes() == before
 
@@ -141,38 +141,6 @@ for path in sys.argv[1:]:
     new, old = done.stdout.splitlines()
     assert "new.db cannot be created: [Errno 13]" in new
     assert "this user cannot write to it" in old or "it cannot be opened" in old
-
-
-@pytest.mark.parametrize("version", [1, 2])
-async def test_a_file_of_an_older_format_is_upgraded_and_keeps_its_leases_waiters_and_limits(
-    sqlite_path: Path, version: int
-) -> None:
-    held, waiting = claim_on("name"), claim_on("name", waiter_ttl_ms=60_000)
-    take = RateRequest("key", 1, [RateLimit(1, 3_600_000, 2)])
-    async with opened(f"sqlite:{sqlite_path}") as driver:
-        grant = await grant_of(driver, held)
-        assert not await is_granted(driver, waiting)
-        await driver.consume([take])
-    execute(sqlite_path, "ALTER TABLE holdfast_rates DROP COLUMN block", "UPDATE holdfast_format SET version = 2")
-    if version == 1:
-        execute(
-            sqlite_path,
-            "ALTER TABLE holdfast_leases DROP COLUMN ttl_ms",
-            "ALTER TABLE holdfast_waiters DROP COLUMN wait_ms",
-            "UPDATE holdfast_format SET version = 1",
-        )
-    url = f"sqlite:{sqlite_path}"
-    async with opened(url) as a, opened(url) as b:
-        assert not await is_granted(b, claim_on("name"))
-        assert await a.renew([Renewal("name", held.claim_id, grant.fencing_token, 60_000)]) == ["renewed"]
-        assert await a.release([lease_of(held, grant)]) == [True]
-        assert not await is_granted(a, claim_on("name"))
-        assert await is_granted(b, waiting)
-        [answer] = await b.consume([take])
-        assert isinstance(answer, RateAnswer)
-        # Version 1 had other rows for them, so they start again.
-        assert answer.remaining == (1 if version == 1 else 0)
-    assert sqlite3.connect(sqlite_path).execute("SELECT version FROM holdfast_format").fetchall() == [(3,)]
 
 
 async def test_folders_and_files_are_private_to_this_user(tmp_path: Path) -> None:

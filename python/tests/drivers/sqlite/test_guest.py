@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,7 +109,7 @@ async def test_a_newer_format_is_refused(database: sqlite3.Connection) -> None:
     await driver.close()
     database.execute("UPDATE holdfast_format SET version = version + 1")
     later = sqlite_driver(database)
-    with pytest.raises(StoreError, match="has format 4, and this version of Holdfast knows 3; upgrade"):
+    with pytest.raises(StoreError, match="has format 2, and this version of Holdfast knows 1; upgrade"):
         await later.open()
     await later.close()
 
@@ -164,6 +165,21 @@ async def test_the_settings_of_the_callers_connection_do_not_matter(sqlite_path:
     [lease] = (await driver.inspect(InspectQuery())).leases
     assert (lease.lock_name, lease.metadata) == ("name", {"a": "ü"})
     await driver.close()
+
+
+@pytest.mark.parametrize(
+    "row_factory",
+    [sqlite3.Row, lambda cursor, row: {column[0]: value for column, value in zip(cursor.description, row)}, None],
+    ids=["Row", "dict", "none"],
+)
+async def test_the_callers_row_factory_does_not_matter(row_factory: Any, database: sqlite3.Connection) -> None:
+    database.row_factory = row_factory
+    async with DistributedLock(database) as lock, lock.lock("name") as lease:
+        assert lease.held
+    driver = sqlite_driver(database)
+    assert await is_granted(driver, claim_on("name"))
+    await driver.close()
+    assert database.row_factory is row_factory
 
 
 async def test_a_lock_takes_the_callers_connection_even_if_its_engine_runs_in_another_thread(

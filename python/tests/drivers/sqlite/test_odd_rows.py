@@ -15,6 +15,8 @@ ODD = [
     "metadata = -1",
     "metadata = '[1]'",
     "metadata = x'00ff'",
+    f"metadata = '{'[' * 2_000}{']' * 2_000}'",
+    f"metadata = '{'7' * 5_000}'",
     "fencing_token = 9e999",
     "fencing_token = 'text'",
     "acquired_at_ms = 'text'",
@@ -24,7 +26,7 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("change", ODD)
+@pytest.mark.parametrize("change", ODD, ids=lambda change: change[:30])
 async def test_a_lease_that_another_program_wrote_is_contention_and_is_shown(
     sqlite_path: Path, sqlite_url: str, change: str
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Iterable, Optional, Union
 
 
@@ -22,10 +21,6 @@ def _quoted(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def parse_integers(text: Optional[str]) -> list[int]:
-    return [int(element) for element in _elements(text)]
-
-
 def parse_floats(text: Optional[str]) -> list[Optional[float]]:
     return [None if element == "NULL" else float(element) for element in _elements(text)]
 
@@ -36,16 +31,3 @@ def parse_booleans(text: Optional[str]) -> list[Optional[bool]]:
 
 def _elements(text: Optional[str]) -> list[str]:
     return [] if text is None or text == "{}" else text[1:-1].split(",")
-
-
-_ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^{},"]+)', re.DOTALL)
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-
-
-def parse_texts(text: Optional[str]) -> list[str]:
-    """The server quotes an element only if it has to."""
-    if text is None or text == "{}":
-        return []
-    if '"' not in text:
-        return text[1:-1].split(",")
-    return [_ESCAPED.sub(r"\1", found[1]) if found[2] is None else found[2] for found in _ELEMENT.finditer(text)]

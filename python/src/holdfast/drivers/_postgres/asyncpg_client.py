@@ -4,53 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Awaitable, Callable, Mapping, Optional, Sequence
 
 from ...core.tasks import start_task
-from ...errors import StoreError
+from ...errors import InvalidArgumentError, StoreError
 from .._shared.secrets import redacted_url
-from .asyncpg_session import AsyncpgSession, CallersSession, turn_on, unwrapped
+from .asyncpg_session import AsyncpgSession, unwrapped
 from .belonging import assert_own_loop
 from .connections import CONNECT_SECONDS, QUERY_SECONDS, Row, Session, Values
 from .errors import IN_TRANSACTION
 from .kept_connection import KeptConnection, is_open, lends_at_once
 from .own_pool import OwnPool
 from .url import PostgresTarget, asyncpg_settings, postgres_place
-
-
-class AsyncpgConnection:
-    """Sends everything on the caller's one connection, one statement after the other."""
-
-    is_pool = False
-
-    def __init__(self, connection: Any) -> None:
-        self._session = CallersSession(connection)
-        self._connection = connection
-        self._is_checked = False
-        self.place = _place_of(unwrapped(connection))
-
-    async def query(self, text: str, values: Values) -> Sequence[Row]:
-        """A call that the server refuses aborts the caller's transaction. A heartbeat must not do that."""
-        assert_own_loop(unwrapped(self._connection))
-        async with turn_on(self._connection):
-            if self._connection.is_in_transaction():
-                raise StoreError(IN_TRANSACTION, retryable=False)
-            if not self._is_checked:
-                await _refuse_cache_behind_pooler(self._connection)
-                self._is_checked = True
-            rows: Sequence[Row] = await self._connection.fetch(text, *values, timeout=QUERY_SECONDS)
-            return rows
-
-    call = query
-
-    async def dedicate(self) -> Session:
-        assert_own_loop(unwrapped(self._connection))
-        if self._connection.is_in_transaction():
-            raise StoreError(IN_TRANSACTION, retryable=False)
-        return CallersSession(self._connection)
-
-    async def close(self) -> None:
-        pass
 
 
 class AsyncpgPool:
@@ -89,22 +54,20 @@ class AsyncpgPool:
         self._kept.keep(lent)
         return rows
 
-    call = query
+    urgent = query
 
     async def dedicate(self) -> Session:
-        """A new connection beside the pool, where possible: a pinned one would be missing in the pool from then on."""
+        """A new connection beside the pool: a pinned one would be missing in the pool from then on."""
+        connect_beside = getattr(self._pool, "connect_beside", None)
+        if connect_beside is not None:
+            return AsyncpgSession(await connect_beside())
         found = _connect_arguments(self._pool)
         if found is None:
-            connection = await self._pool.acquire(timeout=QUERY_SECONDS)
-            try:
-                assert_own_loop(unwrapped(connection))
-            except StoreError:
-                self._give_back(connection)
-                raise
-            return AsyncpgSession(connection, lambda: self._release(connection))
+            reason = "this version of asyncpg hides the settings of a Pool: pass a URL to the driver"
+            raise StoreError(reason, retryable=False)
         arguments, settings = found
         connect = getattr(self._pool, "_connect", None) or _asyncpg().connect
-        return AsyncpgSession(await connect(*arguments, **settings))
+        return AsyncpgSession(await connect(*arguments, **{"timeout": CONNECT_SECONDS, **settings}))
 
     async def close(self) -> None:
         if self._process != os.getpid():
@@ -163,7 +126,41 @@ def open_asyncpg(target: PostgresTarget) -> OwnPool:
     """A pool for a URL. Sends nothing before the first call."""
     settings = asyncpg_settings(target)
     settings.setdefault("timeout", CONNECT_SECONDS)
-    prepares: Optional[bool] = False if target.prepares is False else None
+    return OwnPool(_opener(settings, False if target.prepares is False else None), postgres_place(target))
+
+
+def beside_asyncpg_connection(connection: Any) -> OwnPool:
+    """A pool with the settings of the caller's connection. Sends nothing before the first call."""
+    connection = unwrapped(connection)
+    address: Any = getattr(connection, "_addr", None)
+    parameters: Any = getattr(connection, "_params", None)
+    if address is None or not hasattr(parameters, "server_settings"):
+        rule = "a Pool of asyncpg: this version hides the settings of a Connection. Or pass a URL to the driver"
+        raise InvalidArgumentError("client", connection, rule)
+    if isinstance(address, tuple):
+        host, port = str(address[0]), int(address[1])
+    else:
+        # The path of a Unix socket: /var/run/postgresql/.s.PGSQL.5432
+        host, _, name = str(address).rpartition("/")
+        port = int(name.rpartition(".")[2])
+    mode = getattr(getattr(parameters, "sslmode", None), "name", "")
+    settings = {
+        "host": host,
+        "port": port,
+        "user": parameters.user,
+        "password": parameters.password,
+        "database": parameters.database,
+        # These two try again, with TLS or without it. A context alone would not.
+        "ssl": mode if mode in ("allow", "prefer") else parameters.ssl or False,
+        "direct_tls": bool(getattr(parameters, "direct_tls", False)),
+        "server_settings": parameters.server_settings,
+        "timeout": CONNECT_SECONDS,
+    }
+    return OwnPool(_opener(settings), postgres_place(PostgresTarget(host, port, parameters.database or "")))
+
+
+def _opener(settings: Mapping[str, Any], prepares: Optional[bool] = None) -> Callable[[], Awaitable[Session]]:
+    """Opens connections with these settings. `prepares`: None: unless a pooler is in between."""
 
     async def open_session() -> Session:
         nonlocal prepares
@@ -180,7 +177,7 @@ def open_asyncpg(target: PostgresTarget) -> OwnPool:
                 return await open_session()
         return AsyncpgSession(connection)
 
-    return OwnPool(open_session, postgres_place(target))
+    return open_session
 
 
 def _asyncpg() -> Any:
@@ -194,14 +191,6 @@ def _connect_arguments(pool: Any) -> Optional[tuple[Sequence[Any], Mapping[str, 
     arguments, settings = getattr(pool, "_connect_args", None), getattr(pool, "_connect_kwargs", None)
     if isinstance(arguments, (list, tuple)) and isinstance(settings, dict):
         return arguments, settings
-    return None
-
-
-def _place_of(connection: Any) -> Optional[str]:
-    address, parameters = getattr(connection, "_addr", None), getattr(connection, "_params", None)
-    database = getattr(parameters, "database", None) or ""
-    if isinstance(address, tuple) and len(address) >= 2:
-        return postgres_place(PostgresTarget(str(address[0]), int(address[1]), database))
     return None
 
 

@@ -1,23 +1,17 @@
-"""Connections of asyncpg, the driver's own and the caller's."""
+"""Connections of asyncpg that nothing else uses."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Awaitable, Callable, Optional, Sequence
-from weakref import WeakKeyDictionary
+from typing import Any, Optional, Sequence
 
 from .connections import CLOSE_SECONDS, QUERY_SECONDS, SCRIPT_SECONDS
 from .connections import OnEnd, OnNotification, Row, Values
 
 
 class AsyncpgSession:
-    """A connection of asyncpg. `give_back` is given for one that belongs to the caller's pool."""
-
-    is_callers = False
-
-    def __init__(self, connection: Any, give_back: Optional[Callable[[], Awaitable[None]]] = None) -> None:
+    def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self._give_back = give_back
         # asyncpg refuses a statement on a busy connection, and a ping may meet another statement.
         self._turn = asyncio.Lock()
         self._on_termination: Optional[Any] = None
@@ -40,10 +34,6 @@ class AsyncpgSession:
         async with self._turn:
             for channel in channels:
                 await self._connection.add_listener(channel, receive)
-                self._remember(channel, receive)
-
-    def _remember(self, channel: str, receive: Any) -> None:
-        """The connection ends with its listeners."""
 
     def watch(self, on_end: OnEnd) -> None:
         def terminated(_connection: Any) -> None:
@@ -72,11 +62,7 @@ class AsyncpgSession:
 
     async def close(self) -> None:
         self._forget_watcher()
-        if self._give_back is not None:
-            # It has listeners and an unknown past: the pool opens another in its place.
-            self._connection.terminate()
-            await self._give_back()
-        elif not self._connection.is_closed():
+        if not self._connection.is_closed():
             try:
                 await self._connection.close(timeout=CLOSE_SECONDS)
             except Exception:
@@ -87,43 +73,6 @@ class AsyncpgSession:
         watcher, self._on_termination = self._on_termination, None
         if watcher is not None:
             self._connection.remove_termination_listener(watcher)
-
-
-class CallersSession(AsyncpgSession):
-    """The caller's one connection. It stays open, so exactly what was done on it is undone."""
-
-    is_callers = True
-
-    def __init__(self, connection: Any) -> None:
-        super().__init__(connection)
-        self._turn = turn_on(connection)
-        self._listeners: list[tuple[str, Any]] = []
-
-    def _remember(self, channel: str, receive: Any) -> None:
-        self._listeners.append((channel, receive))
-
-    def terminate(self) -> None:
-        self._forget_watcher()
-
-    async def close(self) -> None:
-        self._forget_watcher()
-        listeners, self._listeners = self._listeners, []
-        async with self._turn:
-            for channel, listener in listeners:
-                if not self._connection.is_closed():
-                    await self._connection.remove_listener(channel, listener)
-
-
-_turns: WeakKeyDictionary[Any, asyncio.Lock] = WeakKeyDictionary()
-
-
-def turn_on(connection: Any) -> asyncio.Lock:
-    """Each connection of a caller has one queue, however many drivers use it."""
-    connection = unwrapped(connection)
-    lock = _turns.get(connection)
-    if lock is None:
-        lock = _turns[connection] = asyncio.Lock()
-    return lock
 
 
 def unwrapped(connection: Any) -> Any:

@@ -15,8 +15,9 @@ from ...core.driver import (
     Renewal,
     WaiterRecord,
 )
+from .._shared.foreign_json import parse_foreign
 from .._shared.groups import left_over
-from .arrays import boolean_array, number_array, parse_floats, parse_integers, parse_texts, text_array
+from .arrays import boolean_array, number_array, text_array
 from .errors import row_locked
 
 Row = Mapping[str, Any]
@@ -67,64 +68,39 @@ def lease_values(leases: Sequence[Union[LeaseRef, Renewal]]) -> list[str]:
 
 
 def acquire_answers(claims: Sequence[Claim], row: Row) -> list[AcquireAnswer]:
-    granted, refused, holders, answered_at_ms = _answers_in(row)
-    ahead, until = parse_floats(row["refused_ahead"]), parse_floats(row["refused_until"])
-    answers: list[AcquireAnswer] = []
-    for claim in claims:
-        grant = granted.get(claim.claim_id)
-        if grant is not None:
-            answers.append(Grant(grant[0], claim.ttl_ms, grant[1]))
-            continue
-        index = refused.get(claim.claim_id)
-        if index is None:
-            answers.append(row_locked(claim.lock_name))
-            continue
-        holder = holders.get(claim.lock_name)
-        if holder is not None and holder.claim_id == claim.claim_id:
-            # The claim itself, if it was handed the lock while the rest of the list was decided.
-            holder = None
-        if claim.waiter_ttl_ms == 0:
-            answers.append(Refusal(holder, answered_at_ms=answered_at_ms))
-        else:
-            place = ahead[index]
-            answers.append(Refusal(holder, False, None if place is None else int(place), until[index], answered_at_ms))
-    return answers
+    """The answers of `holdfast_acquire` or `holdfast_acquire_group`. Of the refusals on one name, only the first has
+    the holder."""
+    sent: list[Optional[Mapping[str, Any]]] = parse_foreign(row["answers"])
+    holders = {
+        claim.lock_name: lease_record(answer["holder"])
+        for claim, answer in zip(claims, sent)
+        if answer is not None and answer.get("holder") is not None
+    }
+    return [_answer_to(claim, answer, holders.get(claim.lock_name)) for claim, answer in zip(claims, sent)]
 
 
-def acquire_groups_answers(claims: Sequence[Claim], row: Row) -> list[AcquireAnswer]:
-    granted, refused, holders, answered_at_ms = _answers_in(row)
-    not_known = set(parse_texts(row["not_known"]))
-    refused_groups = {claim.group for claim in claims if claim.claim_id in refused}
-    answers: list[AcquireAnswer] = []
-    for claim in claims:
-        grant = granted.get(claim.claim_id)
-        if grant is not None:
-            answers.append(Grant(grant[0], claim.ttl_ms, grant[1]))
-        elif claim.claim_id in refused:
-            answers.append(Refusal(holders.get(claim.lock_name), answered_at_ms=answered_at_ms))
-        elif claim.group not in refused_groups:
-            answers.append(row_locked(claim.lock_name))
-        elif claim.claim_id in not_known:
-            answers.append(left_over(claim.lock_name))
-        else:
-            answers.append(Refusal(free=True, answered_at_ms=answered_at_ms))
-    return answers
-
-
-def _answers_in(
-    row: Row,
-) -> tuple[Mapping[str, tuple[int, float]], Mapping[str, int], Mapping[str, LeaseRecord], float]:
-    """Grants by claim id; the positions of the refused claims in the lists of the answer; holders by lock name."""
-    tokens = parse_integers(row["granted_tokens"])
-    times = [float(at or 0) for at in parse_floats(row["granted_at"])]
-    granted = dict(zip(parse_texts(row["granted_claims"]), zip(tokens, times)))
-    refused = {claim_id: index for index, claim_id in enumerate(parse_texts(row["refused_claims"]))}
-    holders = {name: lease_record(lease) for name, lease in json.loads(row["holders"] or "{}").items()}
-    return granted, refused, holders, float(row["refused_at"])
+def _answer_to(
+    claim: Claim, answer: Optional[Mapping[str, Any]], holder: Optional[LeaseRecord]
+) -> AcquireAnswer:
+    if answer is None:
+        return row_locked(claim.lock_name)
+    if "fencingToken" in answer:
+        return Grant(answer["fencingToken"], claim.ttl_ms, float(answer["grantedAt"]))
+    if "leftOver" in answer:
+        return left_over(claim.lock_name)
+    answered_at_ms = float(answer["refusedAt"])
+    if "free" in answer:
+        return Refusal(free=True, answered_at_ms=answered_at_ms)
+    if holder is not None and holder.claim_id == claim.claim_id:
+        # The claim itself, if it was handed the lock while the rest of the list was decided.
+        holder = None
+    if claim.waiter_ttl_ms == 0:
+        return Refusal(holder, answered_at_ms=answered_at_ms)
+    return Refusal(holder, False, answer["ahead"], float(answer["until"]), answered_at_ms)
 
 
 def lease_record(lease: Mapping[str, Any]) -> LeaseRecord:
-    """From the JSON of `holdfast_lease_json` in 0005-inspect.sql."""
+    """From the JSON of `holdfast_lease_json`."""
     return LeaseRecord(
         lock_name=lease["lockName"],
         claim_id=lease["claimId"],
@@ -140,7 +116,7 @@ def lease_record(lease: Mapping[str, Any]) -> LeaseRecord:
 
 
 def inspect_page(page: str) -> InspectPage:
-    found = json.loads(page)
+    found = parse_foreign(page)
     waiters = [
         WaiterRecord(
             lock_name=waiter["lockName"],

@@ -6,6 +6,7 @@ import importlib.util
 from typing import Any
 
 from ...errors import InvalidArgumentError, MissingClientError
+from .beside_pool import BesidePool
 from .connections import Connections
 from .url import PostgresTarget
 
@@ -22,26 +23,24 @@ def connections_of(client: Any) -> Connections:
     if is_a(client, "asyncpg", "Pool"):
         from .asyncpg_client import AsyncpgPool
 
-        return AsyncpgPool(client)
+        return BesidePool(AsyncpgPool(client), "Pool of asyncpg")
     if is_a(client, "asyncpg", "Connection", "PoolConnectionProxy"):
-        from .asyncpg_client import AsyncpgConnection
+        from .asyncpg_client import beside_asyncpg_connection
 
-        return AsyncpgConnection(client)
+        return beside_asyncpg_connection(client)
     if is_a(client, "psycopg", "AsyncConnection", "Connection"):
-        from .psycopg_client import NOT_AUTOCOMMIT, PsycopgConnection
+        from .psycopg_client import beside_psycopg_connection
 
-        if not client.autocommit:
-            raise InvalidArgumentError("client", client, NOT_AUTOCOMMIT)
-        return PsycopgConnection(client, None if is_a(client, "psycopg", "AsyncConnection") else _threads(1))
+        return beside_psycopg_connection(client)
     if is_a(client, "psycopg_pool", "AsyncConnectionPool", "ConnectionPool"):
         from .psycopg_client import PsycopgPool
 
         is_async = is_a(client, "psycopg_pool", "AsyncConnectionPool")
-        return PsycopgPool(client, None if is_async else _threads(_MAX_THREADS))
+        return BesidePool(PsycopgPool(client, None if is_async else _threads(_MAX_THREADS)), "pool of psycopg")
     if is_a(client, "sqlalchemy", "AsyncEngine", "Engine"):
         from .sqlalchemy_client import engine_connections
 
-        return engine_connections(client)
+        return BesidePool(engine_connections(client), "pool of SQLAlchemy")
     raise InvalidArgumentError("client", client, _RULE)
 
 

@@ -21,7 +21,7 @@ OnEnd = Callable[[BaseException], None]
 
 
 class Session(Protocol):
-    """One connection that nothing else uses. `close` ends it, or gives it back to the caller."""
+    """One connection that nothing else uses."""
 
     async def fetch(
         self, text: str, values: Values = (), timeout_seconds: Optional[float] = QUERY_SECONDS
@@ -48,10 +48,6 @@ class Session(Protocol):
     def is_open(self) -> bool:
         """False if the connection is known to have ended."""
 
-    @property
-    def is_callers(self) -> bool:
-        """Whether the connection is the caller's own and stays open after `close`."""
-
     def terminate(self) -> None:
         """Ends a connection of ours at once, without waiting for the server."""
 
@@ -72,8 +68,8 @@ class Connections(Protocol):
     async def query(self, text: str, values: Values) -> Sequence[Row]:
         """Sends one statement on any connection."""
 
-    async def call(self, text: str, values: Values) -> Sequence[Row]:
-        """As `query`, for a statement that must not be sent inside a transaction of the caller."""
+    async def urgent(self, text: str, values: Values) -> Sequence[Row]:
+        """As `query`, for renewals and releases. It does not wait for the application's own use of a client."""
 
     async def dedicate(self) -> Session:
         """A connection that nothing else uses, outside the caller's pool where the client allows it."""

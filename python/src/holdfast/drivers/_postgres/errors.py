@@ -20,6 +20,8 @@ IN_TRANSACTION = (
 """Why a call is refused on a connection on which the caller has begun a transaction."""
 
 READ_ONLY = "25006"
+UNSTORABLE = "22P05"
+"""The encoding of the database lacks a character of a text that was sent."""
 _BROKEN = "could not be reached, or the connection broke"
 _LOGIN = "did not accept the user or the password"
 _NOT_WITHOUT_TLS = "does not accept this user without TLS: add sslmode=require to the URL, or an entry to pg_hba.conf"
@@ -28,9 +30,14 @@ _POOLER = (
     "client without prepared statements (asyncpg: statement_cache_size=0, psycopg: prepare_threshold=None)"
 )
 _ROW_LOCKED = "its row has been locked by another transaction for too long. End that transaction"
+_FILE_GROWS = "waited too long for a file to grow. Is the disk slow or full?"
 
 _REASONS = {
     "08": _BROKEN,
+    UNSTORABLE: "cannot keep this text: the encoding of the database lacks one of its characters. Use a database in "
+    "UTF8",
+    "42883": "has no lock functions like those that this version of Holdfast calls: a newer version may have replaced "
+    "them. Upgrade Holdfast",
     READ_ONLY: "is a standby, or read-only, on which no lock can be taken: connect to the primary",
     "26000": _POOLER,
     "28": _LOGIN,
@@ -62,16 +69,32 @@ _TIMEOUT = re.compile(r"(?i)timeout expired|connection timeout|timed out")
 
 
 def sql_state(error: Optional[BaseException]) -> Optional[str]:
-    """The five-character SQLSTATE. SQLAlchemy wraps the client's error, and asyncpg's even twice."""
+    """The five-character SQLSTATE. SQLAlchemy wraps the client's error, and asyncpg's even twice. psycopg encodes texts
+    itself, for the encoding of the database."""
     for _ in range(4):
         if error is None:
             return None
+        if isinstance(error, UnicodeEncodeError):
+            return UNSTORABLE
         for name in ("sqlstate", "pgcode"):
             code = getattr(error, name, None)
             if isinstance(code, str) and re.fullmatch(r"[0-9A-Z]{5}", code):
                 return code
         error = getattr(error, "orig", None) or error.__cause__
     return None
+
+
+def _is_of_row(error: Optional[BaseException]) -> bool:
+    """`lock_timeout` also ends waits for a file that another session makes grow. In every language, a row has a place
+    in the context of the error."""
+    for _ in range(4):
+        if error is None:
+            return True
+        context = getattr(error, "context", None) or getattr(getattr(error, "diag", None), "context", None)
+        if isinstance(context, str):
+            return re.search(r"\(\d+,\d+\)", context) is not None
+        error = getattr(error, "orig", None) or error.__cause__
+    return True
 
 
 def row_locked(lock_name: str) -> StoreError:
@@ -94,6 +117,8 @@ def store_error_from(
         return _with_cause(StoreError(IN_TRANSACTION, retryable=is_pool), error)
     said = message_of(error)
     reason, permanent = _connection_trouble(error, said) if state is None else _refusal(state, said, has_written)
+    if state == "55P03" and not _is_of_row(error):
+        reason = _FILE_GROWS
     where = "" if place is None else f" at {place}"
     code = state or type(error).__name__
     return _with_cause(StoreError(f"PostgreSQL{where} {reason} ({code}: {said})", retryable=not permanent), error)
@@ -105,7 +130,9 @@ def _with_cause(made: StoreError, error: BaseException) -> StoreError:
 
 
 def _refusal(state: str, said: str, has_written: bool) -> tuple[str, bool]:
-    permanent = state[:2] in ("28", "3D") or state == "42501" or (state == READ_ONLY and not has_written)
+    permanent = (
+        state[:2] in ("28", "3D") or state in ("42501", UNSTORABLE) or (state == READ_ONLY and not has_written)
+    )
     if state == "28000" and re.search(r"(?i)no encryption|SSL off", said):
         return _NOT_WITHOUT_TLS, permanent
     return _REASONS.get(state) or _REASONS.get(state[:2]) or "refused the statement", permanent

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Optional, Sequence
+from typing import Any, NoReturn, Optional
 
 from ...core.fencing import Token, check_resource, token_of
 from ...errors import InvalidArgumentError, StaleTokenError, StoreError
 from .._shared.secrets import safe_cause
 from .errors import sql_state
 from .statements import statements_for
-from .transactions import RULE, SYNC_RULE, USE_ASYNC, USE_SYNC, fetch_one, is_synchronous, sync_fetch_one
+from .transactions import RULE, SYNC_RULE, USE_ASYNC, USE_SYNC, is_synchronous, rows_in, sync_rows_in
 
 __all__ = ["PostgresFence", "SyncPostgresFence", "postgres_fence", "sync_postgres_fence"]
 
@@ -48,13 +48,14 @@ class PostgresFence:
         `StoreError` if the schema has no fencing guard, and `InvalidArgumentError` if no transaction is open. Every
         other error is the client's own.
         """
-        values = _accept_values(resource, token)
+        resource, fencing_token = check_resource(resource), token_of(token)
+        values = [resource, str(fencing_token)]
         try:
-            await fetch_one(self._transaction, statements_for(self._schema)["fence"], values)
+            await rows_in(self._transaction, statements_for(self._schema)["fence"], values)
             return
         except Exception as error:
             failure = error
-        _raise(failure, self._schema, resource, int(values[1]))
+        _raise(failure, self._schema, resource, fencing_token)
 
     async def reset(self, resource: str) -> bool:
         """Forgets the largest token when the transaction commits. Then any token is accepted. True if there was one.
@@ -62,10 +63,9 @@ class PostgresFence:
         Use it for a resource that is gone, or whose lock moves to another store, once no process with an old token can
         reach the resource.
         """
-        check_resource(resource)
+        resource = check_resource(resource)
         try:
-            forgotten = await fetch_one(self._transaction, statements_for(self._schema)["reset_fence"], [resource])
-            return str(forgotten) == "1"
+            return await rows_in(self._transaction, statements_for(self._schema)["reset_fence"], [resource]) == 2
         except Exception as error:
             failure = error
         _raise(failure, self._schema)
@@ -79,26 +79,22 @@ class SyncPostgresFence:
         self._schema = schema
 
     def accept(self, resource: str, token: Token) -> None:
-        values = _accept_values(resource, token)
+        resource, fencing_token = check_resource(resource), token_of(token)
+        values = [resource, str(fencing_token)]
         try:
-            sync_fetch_one(self._transaction, statements_for(self._schema)["fence"], values)
+            sync_rows_in(self._transaction, statements_for(self._schema)["fence"], values)
             return
         except Exception as error:
             failure = error
-        _raise(failure, self._schema, resource, int(values[1]))
+        _raise(failure, self._schema, resource, fencing_token)
 
     def reset(self, resource: str) -> bool:
-        check_resource(resource)
+        resource = check_resource(resource)
         try:
-            forgotten = sync_fetch_one(self._transaction, statements_for(self._schema)["reset_fence"], [resource])
-            return str(forgotten) == "1"
+            return sync_rows_in(self._transaction, statements_for(self._schema)["reset_fence"], [resource]) == 2
         except Exception as error:
             failure = error
         _raise(failure, self._schema)
-
-
-def _accept_values(resource: str, token: Token) -> Sequence[str]:
-    return [check_resource(resource), str(token_of(token))]
 
 
 def _raise(error: Exception, schema: str, resource: str = "", token: int = 0) -> NoReturn:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import time
-from functools import lru_cache
-from importlib.resources import files
 from typing import Literal, Optional, Sequence
 
 from ..._protocol import read
@@ -19,37 +16,28 @@ from .statements import quote_identifier, statements_for
 
 _MAX_LOCKED_SECONDS = 60.0
 _RETRY_SECONDS = 0.3
-_FENCE_VERSION = 8
-"""The migration that `postgres_fence` needs."""
+FORMAT = 1
+"""The version of the tables and functions."""
 
 
-@lru_cache(maxsize=None)
-def _versions() -> Sequence[tuple[int, str]]:
-    """The numbers and names of the files, in order."""
-    folder = files("holdfast") / "protocol" / "postgres"
-    names = sorted(each.name for each in folder.iterdir() if re.match(r"\d{4}-.*\.sql$", each.name))
-    return [(int(name[:4]), name) for name in names]
-
-
-def latest_version() -> int:
-    return _versions()[-1][0]
-
-
-def migrations(only: Optional[Literal["fence"]] = None) -> Sequence[tuple[int, str]]:
-    if only not in (None, "fence"):
-        raise InvalidArgumentError("only", only, "fence, or left out")
-    return [
-        (version, read(f"postgres/{name}"))
-        for version, name in _versions()
-        if only is None or version == _FENCE_VERSION
-    ]
+def _files_for(schema: str, only: Optional[Literal["fence"]]) -> Sequence[str]:
+    fence = read("postgres/fence.sql")
+    if only is not None:
+        return [fence]
+    name = quote_identifier(schema)
+    # The procedures contain the name of the schema, which may contain anything, even the end of their text.
+    tag = "$holdfast$"
+    while tag in name:
+        tag = tag[:-1] + "_$"
+    functions = read("postgres/functions.sql").replace("$holdfast$", tag).replace(':"schema"', name)
+    return [read("postgres/schema.sql"), functions, fence]
 
 
 async def read_version(connections: Connections, schema: str) -> int:
-    """The number of the last migration that was run; 0 if there was none."""
+    """The version of the tables and functions; 0 if there are none."""
     try:
         rows = await connections.query(statements_for(schema)["version"], [])
-        return int(rows[0]["version"])
+        return int(rows[0]["version"]) if rows else 0
     except Exception as error:
         if sql_state(error) in ("42P01", "3F000"):
             return 0
@@ -58,17 +46,18 @@ async def read_version(connections: Connections, schema: str) -> int:
 
 async def migrate(
     connections: Connections, schema: str, only: Optional[Literal["fence"]] = None
-) -> Sequence[int]:
-    """Brings the schema up to date in one transaction. Returns the numbers of the migrations that it ran.
+) -> bool:
+    """Brings the schema up to date in one transaction. Returns whether there was something to do.
 
     Any number of instances may call it at once. If a table is locked, it tries again, for up to a minute. Each try
     waits only briefly, because calls of other clients queue behind it.
     """
-    due = migrations(only)
+    if only not in (None, "fence"):
+        raise InvalidArgumentError("only", only, "fence, or left out")
     started = time.monotonic()
     while True:
         try:
-            return await _migrate_once(connections, schema, due)
+            return await _migrate_once(connections, schema, only)
         except Exception as error:
             failure = error
         if sql_state(failure) != "55P03":
@@ -83,7 +72,7 @@ async def migrate(
         await asyncio.sleep(_RETRY_SECONDS * (1 + random.random()))
 
 
-async def _migrate_once(connections: Connections, schema: str, migrations: Sequence[tuple[int, str]]) -> Sequence[int]:
+async def _migrate_once(connections: Connections, schema: str, only: Optional[Literal["fence"]]) -> bool:
     statements = statements_for(schema)
     session = await connections.dedicate()
     try:
@@ -91,11 +80,11 @@ async def _migrate_once(connections: Connections, schema: str, migrations: Seque
         if not await session.fetch("SELECT FROM pg_namespace WHERE nspname = $1::text", [schema]):
             await session.script(f"CREATE SCHEMA {quote_identifier(schema)}")
         await session.script(statements["use_schema"])
-        due = [] if latest_version() in await _versions_in(session, schema) else migrations
-        for _, sql in due:
-            await session.script(sql)
+        due = [] if await _version_in(session, schema) >= FORMAT else _files_for(schema, only)
+        for file in due:
+            await session.script(file)
         await session.script("COMMIT")
-        return [version for version, _ in due]
+        return bool(due)
     except BaseException:
         # The first error is the one to report.
         try:
@@ -107,11 +96,13 @@ async def _migrate_once(connections: Connections, schema: str, migrations: Seque
         await session.close()
 
 
-async def _versions_in(session: Session, schema: str) -> set[int]:
-    there = "SELECT FROM pg_tables WHERE schemaname = $1::text AND tablename = 'holdfast_migrations'"
+async def _version_in(session: Session, schema: str) -> int:
+    # An error would end the transaction. So the table is looked for first.
+    there = "SELECT FROM pg_tables WHERE schemaname = $1::text AND tablename = 'holdfast_format'"
     if not await session.fetch(there, [schema]):
-        return set()
-    return {int(row["version"]) for row in await session.fetch("SELECT version FROM holdfast_migrations")}
+        return 0
+    rows = await session.fetch(statements_for(schema)["version"])
+    return int(rows[0]["version"]) if rows else 0
 
 
 def _error_from(error: BaseException, schema: str, connections: Connections) -> HoldfastError:

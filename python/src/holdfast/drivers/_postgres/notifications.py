@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
 
 @dataclass(frozen=True)
 class WakeEvent:
-    """One event of `holdfast_tell`."""
+    """One event of `holdfast_send_events`."""
 
     claim_id: str
     grant: Optional[Grant]

@@ -75,9 +75,14 @@ class NotifyConnection:
         """A request for these claims, some of which wait, is about to be sent."""
         self._forget_parent()
         call_id = secrets.token_urlsafe(18)
-        call = WaitingCall(call_id, f"{self._channel}:{call_id}", time.monotonic())
+        polls = "" if self._is_listening() else ":polls"
+        call = WaitingCall(call_id, f"{self._channel}:{call_id}{polls}", time.monotonic())
         self._claims.sends(claims, call)
         return call
+
+    def _is_listening(self) -> bool:
+        opened = None if self._current is None else self._current.opened
+        return opened is not None and opened.done() and not opened.cancelled() and opened.exception() is None
 
     def answered(self, call: WaitingCall, claims: Sequence[Claim], answers: Sequence[AcquireAnswer]) -> None:
         """The answers to it. Only a claim that was refused goes on waiting."""
@@ -158,25 +163,17 @@ class NotifyConnection:
         subscription.opened.set_result(session)
         while True:
             try:
-                # A ping in flight is never cancelled: the connection may be the caller's.
                 await asyncio.wait_for(subscription.stopped.wait(), _PING_SECONDS)
                 return
             except asyncio.TimeoutError:
                 pass
             try:
-                await self._ping(session)
+                await self._read_key(session, _PONG_SECONDS)
             except Exception as error:
                 if not subscription.stopped.is_set():
                     self._disconnected(subscription, error)
                     await _close_quietly(session)
                 return
-
-    async def _ping(self, session: Session) -> None:
-        if session.in_transaction:
-            # It is the caller's. A statement that fails, because the tables were dropped, would abort the transaction.
-            await session.fetch("SELECT 1", (), _PONG_SECONDS)
-        else:
-            await self._read_key(session, _PONG_SECONDS)
 
     async def _read_key(self, session: Session, timeout_seconds: float = QUERY_SECONDS) -> None:
         rows = await session.fetch(self._listen_key, (), timeout_seconds)

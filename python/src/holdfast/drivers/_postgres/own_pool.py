@@ -40,8 +40,7 @@ class OwnPool:
                     raise
         return await self._query_once(text, values)
 
-    call = query
-    """Only this pool uses its connections, so none of them is inside a transaction."""
+    urgent = query
 
     async def dedicate(self) -> Session:
         self._check_open()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Mapping, Optional, Sequence
 
-from ...errors import StoreError
+from ...core.secrets import message_of
+from ...core.tasks import start_call
+from ...errors import InvalidArgumentError, StoreError
 from .._shared.worker_threads import WorkerThreads
 from .belonging import assert_own_process
 from .connections import QUERY_SECONDS, Row, Session, Values
@@ -18,64 +20,26 @@ from .url import PostgresTarget, postgres_place, psycopg_settings
 _IDLE = 0
 """`pq.TransactionStatus.IDLE`"""
 
-NOT_AUTOCOMMIT = (
-    "a connection of psycopg with autocommit=True: without it, every statement begins a transaction, and a lock taken "
-    "there would change only with its COMMIT. Or pass a pool"
-)
-
-
 def open_psycopg(target: PostgresTarget) -> OwnPool:
     """A pool for a URL. Sends nothing before the first call."""
     settings = psycopg_settings(target)
     return OwnPool(opener(settings, target.prepares), postgres_place(target))
 
 
-class PsycopgConnection:
-    """The caller's one connection, asyncio or synchronous. Notifications and migrations have connections of their own,
-    with the same settings, so that nothing but the calls is done on the caller's."""
-
-    is_pool = False
-
-    def __init__(self, connection: Any, threads: Optional[WorkerThreads]) -> None:
-        """`threads` for a synchronous connection."""
-        self._connection = connection
-        self._threads = threads
-        self.place = _place_of(connection)
-
-    async def query(self, text: str, values: Values) -> Sequence[Row]:
-        assert_own_process(self._connection)
-        self._refuse_transaction()
-        sql, order = with_percent(text)
-        arguments = arranged(order, values)
-        if self._threads is not None:
-            return await self._threads.run(
-                lambda: execute_in_thread(self._connection, sql, arguments), timeout_seconds=QUERY_SECONDS
-            )
-        work = asyncio.ensure_future(execute(self._connection, sql, arguments))
-        done, _ = await asyncio.wait({work}, timeout=QUERY_SECONDS)
-        if not done:
-            work.add_done_callback(ignore_outcome)
-            raise asyncio.TimeoutError("PostgreSQL did not answer in time")
-        return work.result()
-
-    call = query
-
-    async def dedicate(self) -> Session:
-        self._refuse_transaction()
-        info = self._connection.info
-        return await opener({**info.get_parameters(), "password": info.password or None})()
-
-    async def close(self) -> None:
-        if self._threads is not None:
-            self._threads.close()
-
-    def _refuse_transaction(self) -> None:
-        """A call that the server refuses aborts the caller's transaction. A heartbeat must not do that."""
-        if not self._connection.autocommit:
-            raise StoreError(f"client must be {NOT_AUTOCOMMIT}", retryable=False)
-        # While the caller's own statement is in flight, ours waits for it.
-        if int(self._connection.info.transaction_status) in (2, 3):
-            raise StoreError(IN_TRANSACTION, retryable=False)
+def beside_psycopg_connection(connection: Any) -> OwnPool:
+    """A pool with the settings of the caller's connection, asyncio or synchronous. Sends nothing before the first
+    call."""
+    info = connection.info
+    try:
+        settings = dict(info.get_parameters())
+        # The server that it has reached, if it was given several.
+        settings.update(host=info.host, port=info.port, password=info.password or None)
+        if "hostaddr" in settings:
+            settings["hostaddr"] = info.hostaddr
+        place = postgres_place(PostgresTarget(info.host, info.port, info.dbname))
+    except Exception as error:  # psycopg answers no question about a closed one.
+        raise InvalidArgumentError("client", connection, f"an open connection: {message_of(error)}") from None
+    return OwnPool(opener(settings), place)
 
 
 class PsycopgPool:
@@ -105,7 +69,7 @@ class PsycopgPool:
                 raise
         return await self._lend(sql, arguments)
 
-    call = query
+    urgent = query
 
     async def dedicate(self) -> Session:
         """A new connection beside the pool: a pinned one would be missing in the pool from then on."""
@@ -122,7 +86,7 @@ class PsycopgPool:
             if not autocommit:
                 await connection.set_autocommit(True)
             try:
-                work = asyncio.ensure_future(execute(connection, sql, values))
+                work = start_call(execute(connection, sql, values))
                 done, _ = await asyncio.wait({work}, timeout=QUERY_SECONDS)
                 if not done:
                     # The pool drops the connection when it gets it back.
@@ -162,14 +126,6 @@ def _settings_of(pool: Any) -> Mapping[str, Any]:
     others = ("autocommit", "row_factory", "cursor_factory", "context", "prepare_threshold")
     own = {name: value for name, value in settings.items() if name not in others}
     return {**psycopg_module().conninfo.conninfo_to_dict(conninfo if isinstance(conninfo, str) else ""), **own}
-
-
-def _place_of(connection: Any) -> Optional[str]:
-    info = connection.info
-    try:
-        return postgres_place(PostgresTarget(info.host, info.port, info.dbname))
-    except Exception:  # It is closed.
-        return None
 
 
 def _place_of_settings(settings: Mapping[str, Any]) -> Optional[str]:

@@ -8,6 +8,7 @@ import select
 import socket
 from typing import Any, Awaitable, Callable, Mapping, Optional, Sequence
 
+from ...core.tasks import start_call
 from .connections import CONNECT_SECONDS, QUERY_SECONDS, SCRIPT_SECONDS
 from .connections import OnEnd, OnNotification, Row, Session, Values
 from .placeholders import arranged, with_percent
@@ -22,8 +23,6 @@ _MAX_LOOKS = 5
 class PsycopgSession:
     """A connection of ours. psycopg reads from the socket only during a statement. So between statements the event loop
     watches the socket for notifications and for its end."""
-
-    is_callers = False
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -99,7 +98,7 @@ class PsycopgSession:
             self._stop_watching()
             # Several statements at once cannot be prepared.
             prepare = None if values else False
-            work = asyncio.ensure_future(execute(self._connection, sql, values, prepare))
+            work = start_call(execute(self._connection, sql, values, prepare))
             try:
                 # Never cancelled: psycopg would leave the connection in the middle of an answer.
                 done, _ = await asyncio.wait({work}, timeout=seconds)
@@ -164,7 +163,7 @@ async def execute(
 ) -> Sequence[Row]:
     """`prepare`: None: as the connection is set. Not on a connection of the caller: the statements would stay there,
     and a pooler in between would mix them up with those of other clients."""
-    cursor = connection.cursor(row_factory=psycopg_module().rows.dict_row)
+    cursor = plain_cursor(connection, psycopg_module().AsyncCursor)
     await cursor.execute(sql, values, prepare=prepare)
     if cursor.description is None:
         return []
@@ -173,7 +172,7 @@ async def execute(
 
 
 def execute_in_thread(connection: Any, sql: str, values: list[Optional[str]]) -> Sequence[Row]:
-    cursor = connection.cursor(row_factory=psycopg_module().rows.dict_row)
+    cursor = plain_cursor(connection, psycopg_module().Cursor)
     cursor.execute(sql, values, prepare=False)
     rows: Sequence[Row] = cursor.fetchall()
     return rows
@@ -229,6 +228,19 @@ def opener(settings: Mapping[str, Any], prepares: Optional[bool] = None) -> Call
         return session
 
     return open_session
+
+
+def plain_cursor(connection: Any, kind: Any) -> Any:
+    """A cursor whose rows are dictionaries of texts and booleans, even if the application has other rows, cursors, or
+    values on its connection."""
+    from psycopg.rows import dict_row
+    from psycopg.types.bool import BoolLoader
+    from psycopg.types.string import TextLoader
+
+    cursor = kind(connection, row_factory=dict_row)
+    cursor.adapters.register_loader("bool", BoolLoader)
+    cursor.adapters.register_loader("text", TextLoader)
+    return cursor
 
 
 def psycopg_module() -> Any:

@@ -1,4 +1,4 @@
-"""Rate-limiting steps, and changes of limits. protocol/postgres/0007-rates.sql has the form of lists and answers."""
+"""Rate-limiting steps, and changes of limits. protocol/postgres/functions.sql has the form of lists and answers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ...core.driver import RateAnswer, RateLimit, RateRequest
 from ...errors import HoldfastError, OverloadError
 from .._shared.gcra import Policy, answer_of, period_micros, policy_of
 from .arrays import number_array, parse_floats, text_array
+from .unstorable import without_unstorable
 from .calls import Row
 
 Call = Callable[[Sequence[Optional[str]]], Awaitable[Row]]
@@ -116,6 +117,15 @@ def _takes_of(requests: Sequence[RateRequest]) -> list[_Take]:
 
 
 async def _consume_once(takes: Sequence[_Take], answers: dict[int, Answer], step: Call) -> None:
+    async def send(part: Sequence[_Take]) -> Sequence[Union[_Taken, Exception]]:
+        return await _take_once(part, step)
+
+    for take, taken in zip(takes, await without_unstorable([[take] for take in takes], send)):
+        for nth, index in enumerate(take.indexes):
+            answers[index] = taken if isinstance(taken, Exception) else _answer(take.policy, taken, nth)
+
+
+async def _take_once(takes: Sequence[_Take], step: Call) -> Sequence[Union[_Taken, Exception]]:
     places, numbers = _policy_list(takes)
     row = await step(
         [
@@ -126,12 +136,12 @@ async def _consume_once(takes: Sequence[_Take], answers: dict[int, Answer], step
         ]
     )
     states = _numbers(row)
+    taken: list[Union[_Taken, Exception]] = []
     at = 0
     for take in takes:
-        taken = _taken_from(take, states, at)
+        taken.append(_taken_from(take, states, at))
         at += 2 + int(states[at + 1])
-        for nth, index in enumerate(take.indexes):
-            answers[index] = taken if isinstance(taken, Exception) else _answer(take.policy, taken, nth)
+    return taken
 
 
 def _answer(policy: Policy, taken: _Taken, nth: int) -> RateAnswer:

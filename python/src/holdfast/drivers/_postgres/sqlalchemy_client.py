@@ -27,6 +27,7 @@ class _EnginePool:
         self._engine = engine
         self._wrappers: dict[int, Any] = {}
         self._late: set[asyncio.Future[None]] = set()
+        self._beside: Any = None
 
     async def acquire(self, timeout: float) -> Any:
         connecting = start_task(self._connect())
@@ -56,6 +57,17 @@ class _EnginePool:
         if not connected.cancelled() and connected.exception() is None:
             self._late.add(late := start_task(self.release(connected.result(), 0)))
             late.add_done_callback(self._late.discard)
+
+    async def connect_beside(self) -> Any:
+        """A new connection, made as the engine makes those of its pool. It is not one of them."""
+        from sqlalchemy.util import greenlet_spawn
+
+        if self._beside is None:
+            self._beside = self._engine.sync_engine.pool.recreate()
+        pooled = await greenlet_spawn(self._beside.connect)
+        connection = pooled.driver_connection
+        pooled.detach()
+        return connection
 
     async def release(self, connection: Any, timeout: float) -> None:
         wrapper = self._wrappers.pop(id(connection))

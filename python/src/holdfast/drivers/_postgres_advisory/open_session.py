@@ -9,8 +9,8 @@ from typing import Optional, Protocol
 from ...errors import StoreError, UnsupportedError
 from .._postgres.errors import IN_TRANSACTION, READ_ONLY, sql_state
 from .._shared.secrets import safe_cause
-from .connections import Connection, Connections
-from .session_proof import POOLER_REASON, SessionIdentity, prove_session
+from .connections import Connection, Connections, Row
+from .session_proof import POOLER_REASON, SessionIdentity, prove_reset, prove_session, refuse_others
 from .statements import STATEMENTS, boolean, deallocation, execution, preparation, restoring
 
 # 11.5 days, as 10^12 microseconds. Tokens stay below 2^53 for 7,000 promotions.
@@ -89,7 +89,7 @@ async def open_session(connections: Connections, events: OpeningEvents) -> Opene
 
 async def _opened(connections: Connections, connection: Connection, opening: _Opening) -> OpenedSession:
     session_id = secrets.token_hex(9)
-    row = (await connection.query(STATEMENTS["identity"], [session_id, boolean(not connection.is_callers)]))[0]
+    row = await _identify(connection, session_id)
     identity = SessionIdentity(row["pid"], session_id)
     opening.undo_opening = restoring(row["before"])
     # A session survives a promotion, but its tokens would still have the lead of the old timeline.
@@ -102,6 +102,7 @@ async def _opened(connections: Connections, connection: Connection, opening: _Op
         if connection.is_callers:
             raise UnsupportedError(POOLER_REASON)
         await prove_session(connections, connection, identity)
+        await prove_reset(connections, connection)
     await connection.script(preparation(session_id, await _lead_of(connection)))
     opening.undo_opening += deallocation(session_id)
     if is_pooled:
@@ -111,6 +112,26 @@ async def _opened(connections: Connections, connection: Connection, opening: _Op
     if opening.ended is not None:
         raise opening.ended
     return OpenedSession(connection, identity.pid, session_id, int(row["room"]), is_pooled, opening.undo_opening)
+
+
+async def _identify(connection: Connection, session_id: str) -> Row:
+    try:
+        row = (await connection.query(STATEMENTS["identity"], [session_id, boolean(not connection.is_callers)]))[0]
+    except Exception as error:
+        # The first error is the one to report, if the server is PostgreSQL.
+        if sql_state(error) is not None:
+            await _refuse_others_on(connection)
+        raise
+    refuse_others(row["version"])
+    return row
+
+
+async def _refuse_others_on(connection: Connection) -> None:
+    try:
+        rows = await connection.query(STATEMENTS["version"])
+    except Exception:
+        return
+    refuse_others(rows[0]["version"])
 
 
 async def _lead_of(connection: Connection) -> int:

@@ -8,6 +8,7 @@ import socket
 from typing import Any, Awaitable, Callable, Mapping, Optional, Sequence
 
 from .._postgres.placeholders import arranged, with_percent
+from .._postgres.psycopg_session import plain_cursor
 from .._shared.worker_threads import WorkerThreads
 from . import deadlines
 from .connections import (
@@ -129,9 +130,9 @@ class PsycopgConnection:
         return await work()
 
     def _execute(self, query: str, parameters: Optional[Sequence[str]]) -> Any:
-        from psycopg.rows import dict_row
+        from psycopg import AsyncCursor, Cursor
 
-        cursor = self._connection.cursor(row_factory=dict_row)
+        cursor = plain_cursor(self._connection, AsyncCursor if self._threads is None else Cursor)
 
         async def execute() -> Any:
             await cursor.execute(query, parameters, prepare=False)

@@ -1,21 +1,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Callable, List, Mapping, Optional, Sequence
+from typing import Awaitable, Callable, List, Mapping, Optional, Sequence
 
 from ...core.tasks import start_task
-from ...errors import StoreError, UnsupportedError
+from ...errors import HoldfastError, StoreError, UnsupportedError
 from .._postgres.errors import IN_TRANSACTION, sql_state, store_error_from
 from . import deadlines
 from .activity_comment import write_activity_comment
 from .connections import Connections, NoAnswerError, NotSentError, Row, ignore_outcome, settles_within
 from .held_locks import HeldLocks, LockRequest, SessionLease
 from .open_session import OpenedSession, open_session
-from .session_proof import POOLER_REASON, PROOF_ROUNDS
-from .statements import STATEMENTS, boolean, execution, keys_of, modes_of, positions, unlocking, unpublishing
+from .session_proof import POOLER_REASON, PROOF_ROUNDS, prove_exclusion
+from .statements import STATEMENTS, boolean, execution, keys_of, modes_of, positions, unlocking, unpublishing, waiting
 
 OnLost = Callable[["Session", BaseException], None]
 
+_UNLOCKED = (
+    "the connection no longer has a lock that it was granted: other code has released it there, for example with "
+    "pg_advisory_unlock_all() or DISCARD ALL. Give the driver a connection or a pool of its own"
+)
 _TOO_LATE = (
     "this connection is inside a transaction of yours that has written something, or taken a lock before: the "
     "fencing token of a lock taken there could be lower than one that was given before. End the transaction first, "
@@ -37,6 +41,8 @@ class Session:
         # The transaction id of the last grant, which is published for `inspect`.
         self._xid = 0
         self._lost: Optional[BaseException] = None
+        # The key that it waited for last, if it was granted.
+        self.waited_for: Optional[int] = None
         self._closing: Optional["asyncio.Task[None]"] = None
 
     @staticmethod
@@ -46,6 +52,10 @@ class Session:
         session = Session(await open_session(connections, events), on_lost)
         events.session = session
         return session
+
+    async def prove_exclusion(self, other: "Session") -> None:
+        """Raises `UnsupportedError` if locks of this session do not exclude the other one."""
+        await prove_exclusion(self._opened.connection, other._opened.connection)
 
     @property
     def pid(self) -> str:
@@ -73,16 +83,36 @@ class Session:
             return []
         if len(requests) == 1:
             return [await self._take(requests[0], waits=False)]
-        row = await self._request(requests, "take_list", [keys_of(requests), modes_of(requests), str(self._xid)])
+        values = [keys_of(requests), modes_of(requests), str(self._xid)]
+        row = await self._request(requests, lambda: self._send("take_list", values))
         got = set(positions(row["got"]))
         return [self._granted(each, row) if index in got else None for index, each in enumerate(requests, 1)]
 
     async def wait(self, request: LockRequest) -> SessionLease:
         """Waits in the server's own queue. Ends only with the grant, or when another session calls `cancel_wait`."""
-        lease = await self._take(request, waits=True)
+        # A lock that this session has waited for changes hands often: one statement is faster. The server logs it as an
+        # error if that takes seconds.
+        is_busy, self.waited_for = self.waited_for == request.key, None
+        loop = asyncio.get_running_loop()
+        began, lease = loop.time(), None
+        if is_busy:
+            try:
+                lease = await self._take(request, waits=True)
+            except Exception as error:
+                # Another slice of the wait is due: nothing has failed.
+                if sql_state(error) != "55P03":
+                    raise
         if lease is None:
-            raise StoreError("the server ended the wait for a lock without granting it")
+            lease = await self._wait_in_slices(request, (loop.time() - began) * 1000)
+        self.waited_for = request.key
         return lease
+
+    async def _wait_in_slices(self, request: LockRequest, waited_ms: float) -> SessionLease:
+        async def statements() -> Row:
+            await self._answer(waiting(request, waited_ms), waits=True)
+            return await self._send("take", [str(request.key), boolean(request.shared), None, str(self._xid)])
+
+        return self._granted(request, await self._request([request], statements))
 
     async def cancel_wait(self, of: "Session") -> None:
         """Removes another session from the queue. Closing its connection would leave it there for a while."""
@@ -111,12 +141,21 @@ class Session:
             self._destroy(error)
             raise
         if not all(released):
-            self._destroy(StoreError("the server did not know of a lock that this connection was granted"))
+            self._destroy(StoreError(_UNLOCKED))
         return released
 
     async def prove(self) -> None:
-        """Returns if the connection, and with it every lock on it, still exists."""
-        await self._send("ping", [])
+        """Returns if the connection, and with it every lock on it, still exists.
+
+        On a connection of the caller, the application can have released the locks. Then they are lost.
+        """
+        if not self._opened.connection.is_callers:
+            await self._send("ping", [])
+            return
+        locks = [lease.request for lease in self.leases.values()]
+        if (await self._send("lacks", [keys_of(locks), modes_of(locks)]))["lacks"]:
+            self._destroy(StoreError(_UNLOCKED))
+            raise StoreError(_UNLOCKED)
 
     async def locks(self, keys: Optional[Sequence[int]]) -> Sequence[Row]:
         listed = None if keys is None else "{" + ",".join(map(str, keys)) + "}"
@@ -145,7 +184,7 @@ class Session:
 
     async def _take(self, request: LockRequest, *, waits: bool) -> Optional[SessionLease]:
         values = [str(request.key), boolean(request.shared), boolean(waits), str(self._xid)]
-        row = await self._request([request], "take", values, waits=waits)
+        row = await self._request([request], lambda: self._send("take", values, waits=waits))
         return None if row["xid"] is None else self._granted(request, row)
 
     async def _unlock(self, locks: Sequence[LockRequest]) -> List[bool]:
@@ -164,17 +203,14 @@ class Session:
     async def _request(
         self,
         requests: Sequence[LockRequest],
-        name: str,
-        values: Sequence[str],
-        *,
-        waits: bool = False,
+        statement: Callable[[], Awaitable[Row]],
     ) -> Row:
         """Requests locks. If that fails, the locks that the statement has taken are released, or the session ends."""
         if self._opened.connection.is_in_transaction:
             raise StoreError(IN_TRANSACTION, retryable=False)
         self._asked.extend(requests)
         try:
-            row = await self._send(name, values, waits=waits)
+            row = await statement()
         except Exception as error:
             if isinstance(error, NotSentError) or _is_in_failed_transaction(error):
                 raise
@@ -197,37 +233,42 @@ class Session:
     async def _send(
         self,
         name: str,
-        values: Sequence[str],
+        values: Sequence[Optional[str]],
         *,
         waits: bool = False,
     ) -> Row:
+        rows = await self._answer(execution(name, self._opened.session_id, values), waits=waits)
+        if rows and rows[0]["pid"] == self._opened.pid:
+            return rows[0]
+        raise self._lost_elsewhere()
+
+    async def _answer(self, text: str, *, waits: bool = False) -> Sequence[Row]:
         """Sends a statement behind the activity comment. An error that leaves the connection in doubt ends it.
 
         Every statement needs the comment: the server shows only the last one, and without it others see no lease.
         """
         if self._lost is not None:
             raise store_error_from(self._lost)
-        opened = self._opened
         try:
-            text = self._comment() + execution(name, opened.session_id, values)
-            rows = await opened.connection.query(text, waits=waits)
+            return await self._opened.connection.query(self._comment() + text, waits=waits)
         except NotSentError:
             raise
         except Exception as error:
             state = sql_state(error)
-            # Not prepared: this session has prepared it, so another one was reached.
-            is_elsewhere = state == "26000"
             # 57P..: the server is ending the session. 08...: the client has lost it.
-            if not is_elsewhere and (state is None or state.startswith(("57P", "08"))):
+            if state is None or state.startswith(("57P", "08")):
                 self._destroy(error)
-            if not is_elsewhere:
+            # Not prepared: this session has prepared it, so another one was reached.
+            if state != "26000":
                 raise
-        else:
-            if rows and rows[0]["pid"] == opened.pid:
-                return rows[0]
-        pooler = UnsupportedError(POOLER_REASON)
-        self._destroy(pooler)
-        raise pooler
+        raise self._lost_elsewhere()
+
+    def _lost_elsewhere(self) -> HoldfastError:
+        # Where there is no pooler, other code has discarded the statement, and the locks with it.
+        is_callers = self._opened.connection.is_callers
+        gone = StoreError(_UNLOCKED) if is_callers else UnsupportedError(POOLER_REASON)
+        self._destroy(gone)
+        return gone
 
     def _comment(self) -> str:
         """Lists the locks of statements in flight, too.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+import secrets
 from dataclasses import dataclass
 from typing import Optional, Sequence
 
@@ -12,6 +14,7 @@ from ...errors import StoreError, UnsupportedError
 from .connections import Connection, Connections, NoEvents, Row, ignore_outcome
 from .statements import STATEMENTS
 
+_RESET_LOOKS = 15
 PROOF_ROUNDS = 6
 _PAUSE_SECONDS = 0.008
 _TRY_SECONDS = 1.0
@@ -22,6 +25,17 @@ POOLER_REASON = (
     "each statement may reach another session, and two clients would hold one lock. Connect to PostgreSQL directly, "
     "use a pool in session mode, or use the postgres driver"
 )
+
+
+_NO_RESET = (
+    "the pooler in between does not reset the session of a client that has disconnected: a client that is killed would "
+    "keep its locks. Set server_reset_query = DISCARD ALL (PgBouncer), or connect to PostgreSQL directly"
+)
+_NO_EXCLUSION = (
+    "a session lock that one connection has does not exclude another connection here, or is not visible to it: this "
+    "server or proxy does not implement advisory locks, or the connections lead to different servers"
+)
+_NOT_POSTGRES = "advisory locks and their fencing tokens need PostgreSQL, and this is another server"
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,61 @@ async def _prove(own: Connection, witnesses: Sequence[Connection], identity: Ses
         for witness in witnesses:
             await witness.script("ROLLBACK")
         await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def prove_reset(connections: Connections, own: Connection) -> None:
+    """Raises `UnsupportedError` behind a pooler that does not reset the session of a client that has disconnected.
+
+    A client that is killed would keep its locks until the pooler closes that session, which can take an hour.
+    """
+    key = _random_key()
+    leaving = await connections.dedicate(NoEvents())
+    try:
+        await leaving.query(STATEMENTS["try_key"], [key])
+    finally:
+        await leaving.end()
+    for look in range(1, _RESET_LOOKS + 1):
+        if not (await own.query(STATEMENTS["see_key"], [key]))[0]["seen"]:
+            return
+        await asyncio.sleep(_PAUSE_SECONDS * look)
+    # The next client probably gets that session.
+    following = await connections.dedicate(NoEvents())
+    try:
+        await following.query(STATEMENTS["free_key"], [key])
+    finally:
+        await following.end()
+    raise UnsupportedError(_NO_RESET)
+
+
+async def prove_exclusion(own: Connection, other: Connection) -> None:
+    """Raises `UnsupportedError` if a lock of one session does not exclude the other one, or is not visible to it.
+
+    Some servers and proxies accept `pg_try_advisory_lock` and do nothing.
+    """
+    key = _random_key()
+
+    async def ask(connection: Connection, name: str, column: str) -> bool:
+        return bool((await connection.query(STATEMENTS[name], [key]))[0][column])
+
+    got = await ask(own, "try_key", "got")
+    is_seen = await ask(other, "see_key", "seen")
+    is_shared = await ask(other, "try_key", "got")
+    if is_shared:
+        await ask(other, "free_key", "freed")
+    is_freed = await ask(own, "free_key", "freed")
+    if not got or not is_seen or is_shared or not is_freed:
+        raise UnsupportedError(_NO_EXCLUSION)
+
+
+def refuse_others(version: object) -> None:
+    """For servers that speak PostgreSQL's protocol, but whose locks exclude nothing, or whose ids do not rise."""
+    text = str(version)
+    if re.match(r"PostgreSQL \d", text) is None or re.search(r"-YB-|Redshift|Greenplum", text) is not None:
+        raise UnsupportedError(f'{_NOT_POSTGRES}: its version is "{text[:100]}". Use another store')
+
+
+def _random_key() -> str:
+    return str(secrets.randbits(64) - 2**63)
 
 
 async def _identity_of(connection: Connection) -> Optional[Row]:

@@ -13,7 +13,7 @@ from .held_locks import LockRequest
 
 STATEMENTS = _protocol.statements("postgres/advisory.sql")
 
-_PREPARED = ("take", "take_list", "unlock", "unlock_list", "cancel", "ping", "locks")
+_PREPARED = ("take", "take_list", "unlock", "unlock_list", "cancel", "ping", "lacks", "locks")
 
 
 def preparation(session_id: str, lead: int) -> str:
@@ -33,6 +33,12 @@ def execution(name: str, session_id: str, values: Sequence[Optional[str]]) -> st
     """Values are numbers, booleans, or lists of them, so nothing in them can be taken as SQL."""
     literals = ",".join("NULL" if value is None else f"'{_plain(value)}'" for value in values)
     return f"EXECUTE {_prepared_name(name, session_id)}" + (f"({literals})" if literals else "")
+
+
+def waiting(lock: LockRequest, waited_ms: float) -> str:
+    """SQL that returns when the session has the lock. `waited_ms`: for how long the claim has waited before."""
+    text = STATEMENTS["wait"].replace(":key", f"'{lock.key}'").replace(":shared", boolean(lock.shared))
+    return text.replace(":waited", str(round(waited_ms)))
 
 
 def restoring(before: str) -> str:

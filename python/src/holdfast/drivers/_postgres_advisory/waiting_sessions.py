@@ -32,13 +32,6 @@ class _Waiter:
     """Ends when it does not wait any more, granted or not."""
 
 
-@dataclass(frozen=True)
-class _IdleSession:
-    session: Session
-    key: Optional[int]
-    """The key that it has waited for before."""
-
-
 class WaitingSessions:
     """Each session waits for one lock, for the one claim of this process that is next for it.
 
@@ -62,7 +55,7 @@ class WaitingSessions:
         self._max_sessions = max_sessions
         self._on_granted = granted
         self._waiters: Dict[str, _Waiter] = {}
-        self._idle: List[_IdleSession] = []
+        self._idle: List[Session] = []
         self._closed = False
         self._background = Background()
 
@@ -83,7 +76,7 @@ class WaitingSessions:
         Then a claim that may wait goes straight to the queue: such a lock is seldom free, and if it is, the queue
         grants it at once.
         """
-        return any(idle.key == request.key and idle.session.lost is None for idle in self._idle)
+        return any(idle.waited_for == request.key and idle.lost is None for idle in self._idle)
 
     def start(self, claim: Claim, request: LockRequest) -> bool:
         """Queues a claim, or keeps it queued for `waiter_ttl_ms` more. False: no connection is left to wait with."""
@@ -122,10 +115,17 @@ class WaitingSessions:
             if waiter.session is not None and not waiter.over and not waiter.granted
         ]
 
-    async def prepare(self) -> None:
-        """Opens a connection in advance, so that the first waiter does not have to wait for that."""
-        if self._max_sessions > 0 and not self._idle and not self._waiters:
-            self._keep_idle(await self._open())
+    def keep(self, session: Session) -> None:
+        """A connection that was opened in advance, so that the first waiter does not have to wait for that."""
+        if self.is_empty:
+            self._keep_idle(session)
+        else:
+            self._background.start(_end_quietly(session))
+
+    @property
+    def is_empty(self) -> bool:
+        """It may have connections, and has none."""
+        return self._max_sessions > 0 and not self._idle and not self._waiters
 
     def settled(self, claim_id: str) -> None:
         """The claim knows of its lease. So it does not have to ask again to keep it."""
@@ -154,14 +154,14 @@ class WaitingSessions:
             return
         self._forget(waiter)
         await waiter.session.unlock([lease])
-        self._keep_idle(waiter.session, waiter.request.key)
+        self._keep_idle(waiter.session)
 
     def reuse_released(self) -> None:
         """Keeps the connections whose lock was released, for the next waiter."""
         for waiter in list(self._waiters.values()):
             if waiter.granted and waiter.session is not None and waiter.claim.claim_id not in waiter.session.leases:
                 self._forget(waiter)
-                self._keep_idle(waiter.session, waiter.request.key)
+                self._keep_idle(waiter.session)
 
     async def close(self) -> None:
         self._closed = True
@@ -171,7 +171,7 @@ class WaitingSessions:
         for waiter in waiters:
             self._forget(waiter)
         # They are not used any more, even if closing fails.
-        ends = [each.end() for each in [*sessions, *(idle.session for idle in self._idle)]]
+        ends = [each.end() for each in [*sessions, *self._idle]]
         await asyncio.gather(*ends, return_exceptions=True)
         self._idle = []
 
@@ -227,15 +227,15 @@ class WaitingSessions:
             del self._waiters[waiter.claim.claim_id]
 
     def _take_idle(self, request: LockRequest) -> Optional[Session]:
-        self._idle = [idle for idle in self._idle if idle.session.lost is None]
+        self._idle = [idle for idle in self._idle if idle.lost is None]
         if not self._idle:
             return None
-        known = [index for index, idle in enumerate(self._idle) if idle.key == request.key]
-        return self._idle.pop(known[0] if known else -1).session
+        known = [index for index, idle in enumerate(self._idle) if idle.waited_for == request.key]
+        return self._idle.pop(known[0] if known else -1)
 
-    def _keep_idle(self, session: Session, key: Optional[int] = None) -> None:
+    def _keep_idle(self, session: Session) -> None:
         if session.lost is None and len(self._idle) < _MAX_IDLE and not self._closed:
-            self._idle.append(_IdleSession(session, key))
+            self._idle.append(session)
         else:
             self._background.start(_end_quietly(session))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 import warnings
@@ -14,6 +15,9 @@ from .failures import closed_error, is_forbidden_command
 from .link import Link, Node
 from .records import text_of
 from .wire import retrieve
+
+
+log = logging.getLogger("holdfast")
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,18 @@ def warnings_of(facts: ServerFacts) -> list[RedisWarning]:
 def warn(warning: RedisWarning) -> None:
     """If the caller gave no listener."""
     warnings.warn(f"holdfast: {warning.message}", RuntimeWarning, stacklevel=2)
+
+
+def harmless(listener: Callable[[RedisWarning], None]) -> Callable[[RedisWarning], None]:
+    """A listener that raises, or `python -W error`, must not end what reports a warning: claims wait for it."""
+
+    def report(warning: RedisWarning) -> None:
+        try:
+            listener(warning)
+        except Exception:
+            log.warning("a listener for warnings failed. The warning is: %s", warning.message, exc_info=True)
+
+    return report
 
 
 class ServerChecks:

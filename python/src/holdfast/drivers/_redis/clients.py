@@ -25,7 +25,7 @@ class RedisClient(Protocol):
 def link_of(client: RedisClient, timeout_seconds: float, argument: str = "client") -> Link:
     pool = getattr(client, "connection_pool", None)
     if pool is not None and hasattr(pool, "connection_class") and hasattr(pool, "connection_kwargs"):
-        return ServerLink(Dial(pool.connection_class, pool.connection_kwargs), timeout_seconds)
+        return ServerLink(Dial(pool.connection_class, pool.connection_kwargs, pool), timeout_seconds)
     manager = getattr(client, "nodes_manager", None)
     if manager is not None and hasattr(manager, "startup_nodes"):
         nodes = manager.startup_nodes

@@ -19,6 +19,8 @@ class Dial:
 
     connection_class: Any
     settings: Mapping[str, Any] = field(repr=False)
+    pool: Any = field(default=None, repr=False)
+    """The caller's. Behind Sentinel, the settings have only a weak reference to it, and it finds the master."""
 
     @property
     def is_async(self) -> bool:
@@ -48,7 +50,7 @@ class Dial:
         return f"{f'[{host}]' if ':' in host else host}:{self.settings.get('port', 6379)}"
 
     def at(self, host: str, port: int) -> Dial:
-        return Dial(self.connection_class, {**self.settings, "host": host, "port": port})
+        return Dial(self.connection_class, {**self.settings, "host": host, "port": port}, self.pool)
 
     def connection(self, connect_seconds: float, answer_seconds: float | None) -> Any:
         """A connection, not yet open.

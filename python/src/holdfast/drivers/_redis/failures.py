@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import ssl
 from typing import Optional
 
 from ...errors import ClosedError, HoldfastError, StoreError
@@ -29,8 +31,21 @@ _CODES = {
 def server_text(error: BaseException) -> str:
     """The text of an error, with its code again."""
     text = message_of(error)
+    tls = _tls_error_behind(error)
+    if tls is not None and tls not in text:
+        text = f"{text} {tls}"
     code = _CODES.get(type(error).__name__)
     return text if code is None or text.startswith(code) else f"{code} {text}"
+
+
+def _tls_error_behind(error: BaseException) -> Optional[str]:
+    """redis-py prints the first two arguments of the error that it wraps. Of an error of TLS, that is "1"."""
+    cause: Optional[BaseException] = error
+    for _ in range(4):
+        cause = None if cause is None else cause.__cause__ or cause.__context__
+        if isinstance(cause, ssl.SSLError):
+            return message_of(cause)
+    return None
 
 
 def is_reply(error: BaseException) -> bool:
@@ -39,6 +54,11 @@ def is_reply(error: BaseException) -> bool:
     By name: there is one class for each kind of client, and neither is imported before it is needed.
     """
     return any(each.__name__ == "ResponseError" for each in type(error).__mro__)
+
+
+def is_timeout(error: BaseException) -> bool:
+    """No answer came in time. Each kind of client has a class of its own, as in `is_reply`."""
+    return isinstance(error, (TimeoutError, asyncio.TimeoutError)) or type(error).__name__ == "TimeoutError"
 
 
 def is_no_script(error: BaseException) -> bool:
@@ -137,7 +157,11 @@ _HINTS = (
         True,
     ),
     (r"(?i)unknown command.*(EVAL|SSUBSCRIBE)", "the server is too old, or forbids scripts", True),
-    (r"(?i)certificate verify failed", "the server's TLS certificate is not accepted", True),
+    (
+        r"(?i)certificate verify failed",
+        "the server's TLS certificate is not accepted: trust its authority, and use the host name in the certificate",
+        True,
+    ),
     (
         r"(?i)wrong version number|record layer failure|packet length too long",
         "the server does not speak TLS on this port: use redis:// instead of rediss://, or tls=false",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Optional, Sequence, Union
 
 from ... import _protocol
+from ...core.arguments import text_of as exact_text
 from ...core.fencing import Token, check_resource, token_of
 from ...errors import InvalidArgumentError, StaleTokenError
 from .clients import RedisClient, link_of
@@ -12,6 +13,8 @@ from .failures import closed_error, store_error
 from .keys import sibling_key
 from .records import text_of, unexpected_reply
 from .scripts import Script, ScriptCall, run_scripts, script_of
+
+Text = Union[str, bytes]
 
 _MAX_SCRIPTS = 1_000
 _STALE = b"holdfast:stale"
@@ -33,7 +36,7 @@ class RedisFence:
         self._scripts: dict[str, Script] = {}
         self._closed = False
 
-    async def set(self, key: str, value: str, token: Token, *options: str) -> Any:
+    async def set(self, key: Text, value: Text, token: Token, *options: Text) -> Any:
         """Runs `SET key value …options`, unless a larger token has been seen for this key. Returns the reply."""
         return await self.run(_protocol.read("redis/fence-set.lua"), keys=[key], args=[value, *options], token=token)
 
@@ -42,20 +45,17 @@ class RedisFence:
         script: str,
         *,
         token: Token,
-        keys: Sequence[str],
-        args: Sequence[str] = (),
-        resource: Optional[str] = None,
+        keys: Sequence[Text],
+        args: Sequence[Text] = (),
+        resource: Optional[Text] = None,
     ) -> Any:
         """Runs a Lua script of yours, unless a larger token has been seen for `resource`, by default the first key. The
-        script sees its own `KEYS` and `ARGV`. On a Cluster, resource and keys must be in one slot. Returns the reply,
-        in which texts are bytes."""
-        if isinstance(keys, str) or isinstance(args, str):
-            # Each of its characters would become a key.
-            argument, value = ("keys", keys) if isinstance(keys, str) else ("args", args)
-            raise InvalidArgumentError(argument, value, "a list of strings")
-        guarded = check_resource(resource if resource is not None or not keys else keys[0])
+        script sees its own `KEYS` and `ARGV`, texts or bytes. On a Cluster, resource and keys must be in one slot.
+        Returns the reply, in which texts are bytes."""
+        sent_keys, sent_args = _texts("keys", keys), _texts("args", args)
+        guarded = check_resource(resource if resource is not None or not sent_keys else sent_keys[0])
         fencing_token = token_of(token)
-        call = ScriptCall([sibling_key(guarded, "f"), *keys], [str(fencing_token), *args])
+        call = ScriptCall([sibling_key(guarded, "f"), *sent_keys], [str(fencing_token), *sent_args])
         self._assert_open()
         what = "write behind a fence"
         (reply,) = await run_scripts(self._link, what, self._guarded(script), [call])
@@ -103,6 +103,23 @@ class RedisFence:
     def _assert_open(self) -> None:
         if self._closed:
             raise closed_error()
+
+
+def _texts(argument: str, values: object) -> list[str]:
+    """In the form for the wire. Nothing is converted that redis-py would convert: a number has several texts."""
+    if not isinstance(values, (list, tuple)):
+        # Each character of a string would become a key.
+        raise InvalidArgumentError(argument, values, "a list of strings or bytes")
+    return [_text(f"{argument}[{at}]", value) for at, value in enumerate(values)]
+
+
+def _text(argument: str, value: object) -> str:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).decode("utf-8", "surrogateescape")
+    text = exact_text(value)
+    if text is not None and (text.isascii() or not any("\ud800" <= each <= "\udfff" for each in text)):
+        return text
+    raise InvalidArgumentError(argument, value, "a string without lone surrogates, or bytes")
 
 
 def redis_fence(client: RedisClient, *, command_timeout_seconds: float = 4.5) -> RedisFence:

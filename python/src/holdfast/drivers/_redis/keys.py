@@ -5,7 +5,7 @@ from __future__ import annotations
 import binascii
 from typing import NamedTuple, Optional, Sequence
 
-from ...core.arguments import is_storable
+from ...core.arguments import is_storable, text_of
 from ...errors import InvalidArgumentError
 
 COUNTER = "holdfast:token"
@@ -30,11 +30,13 @@ def lock_keys(prefix: str, lock_name: str) -> LockKeys:
     return LockKeys(plain, sibling_key(plain, "d"), sibling_key(plain, "o"))
 
 
-def ballot_keys(prefix: str, lock_names: Sequence[str]) -> list[str]:
+def ballot_keys(prefix: str, lock_names: Sequence[str], are_repairs: bool) -> list[str]:
     """The keys of ballot.lua."""
     keys = [lock_keys(prefix, name) for name in lock_names]
     counters = [slot_counter(slot_of(each.plain)) for each in keys]
-    return [*counters, *(k.plain for k in keys), *(k.data for k in keys), *(k.order for k in keys), VOTER]
+    # A lease that was ended by force is not repaired: see bar.lua.
+    bars = [sibling_key(k.plain, "b") for k in keys] if are_repairs else []
+    return [*counters, *(k.plain for k in keys), *(k.data for k in keys), *(k.order for k in keys), VOTER, *bars]
 
 
 def is_own_key(key: str) -> bool:
@@ -51,8 +53,9 @@ def own_key_error(prefix: str, lock_name: str) -> Optional[InvalidArgumentError]
 
 
 def check_prefix(prefix: object) -> str:
-    if isinstance(prefix, str) and is_storable(prefix) and not is_own_key(prefix):
-        return prefix
+    text = text_of(prefix)
+    if text is not None and is_storable(text) and not is_own_key(text):
+        return text
     rule = f'a string without NUL and lone surrogates that does not begin with "{_OWN_KEYS}", which is reserved'
     raise InvalidArgumentError("prefix", prefix, rule)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from typing import Any, Callable, Optional, Protocol, Sequence
 
-from ...errors import HoldfastError
+from ...core.limits import CALL_TIMEOUT_MS, MAX_UNANSWERED_COMMANDS
+from ...errors import HoldfastError, StoreError
 from .dial import Dial
-from .failures import is_read_only, no_answer, store_error
+from .failures import is_read_only, is_timeout, no_answer, store_error
 from .subscriber import OnClosed, OnMessage, Subscriber, open_subscriber
 from .thread_wire import ThreadWire
 from .wire import AsyncWire, Command, Wire
@@ -38,7 +39,13 @@ class Link(Protocol):
 
 
 class Node:
-    """One server."""
+    """One server.
+
+    Each command keeps memory until it is answered or has timed out, with the call that may have timed out before. A
+    server that has let commands time out gets at most `MAX_UNANSWERED_COMMANDS` at a time until it answers one. A
+    command beyond that fails at once. That is an outage: claims go on waiting, and leases are renewed as soon as the
+    server answers.
+    """
 
     def __init__(self, dial: Dial, timeout_seconds: float) -> None:
         self.id = dial.address
@@ -50,14 +57,27 @@ class Node:
             self._wire = AsyncWire(dial, timeout_seconds)
         else:
             self._wire = ThreadWire(dial, timeout_seconds)
+        self._unanswered = 0
+        # On the monotonic clock. After that, it has not been asked for so long that it may be well again.
+        self._stalled_until = 0.0
 
     async def exchange(self, what: str, commands: Sequence[Command]) -> list[Any]:
+        if self._unanswered >= MAX_UNANSWERED_COMMANDS and time.monotonic() < self._stalled_until:
+            message = f"redis at {self.place} has not answered {self._unanswered} commands"
+            raise StoreError(f"{message}. Is the server or the network hanging?")
+        self._unanswered += len(commands)
         try:
-            return await self._wire.exchange(commands)
+            replies = await self._wire.exchange(commands)
+            self._stalled_until = 0.0
+            return replies
         except HoldfastError:
             raise
         except Exception as error:
+            if is_timeout(error):
+                self._stalled_until = time.monotonic() + _STALLED_SECONDS
             failure = self._failure(what, error)
+        finally:
+            self._unanswered -= len(commands)
         raise failure
 
     async def command(self, what: str, *command: str) -> Any:
@@ -76,7 +96,7 @@ class Node:
         raise failure
 
     def _failure(self, what: str, error: Exception) -> HoldfastError:
-        if isinstance(error, (TimeoutError, asyncio.TimeoutError)) or type(error).__name__ == "TimeoutError":
+        if is_timeout(error):
             return no_answer(what, self._timeout_seconds * 1_000, self.place)
         return store_error(what, error, self.place)
 
@@ -89,6 +109,9 @@ class Node:
 
     async def close(self) -> None:
         await self._wire.close()
+
+
+_STALLED_SECONDS = CALL_TIMEOUT_MS / 1_000
 
 
 class ServerLink:

@@ -11,7 +11,7 @@ import threading
 from typing import Any, NamedTuple, Optional, Sequence
 
 from .dial import Dial
-from .failures import is_reply
+from .failures import is_reply, is_timeout
 from .wire import Command, pack
 
 
@@ -24,8 +24,9 @@ class _Job(NamedTuple):
 
 
 class ThreadWire:
-    """What was asked for while the thread was waiting for answers goes out together with its next turn. So a
-    server that does not answer delays a call by two timeouts at most, however many calls there are."""
+    """What was asked for while the thread was waiting for answers goes out together with its next turn. If no answer
+    comes, it fails with the commands that were sent: a server that does not answer delays no call by more than one
+    timeout, however many calls there are."""
 
     def __init__(self, dial: Dial, timeout_seconds: float) -> None:
         self.dial = dial
@@ -93,11 +94,21 @@ class ThreadWire:
             cause = error if isinstance(error, Exception) else ConnectionError("the connection was closed")
             for job in jobs:
                 _settle(job, None, cause)
+            if self._closed or is_timeout(cause):
+                self._fail_waiting(cause)
             return
         at = 0
         for job in jobs:
             _settle(job, replies[at : at + job.size], None)
             at += job.size
+
+    def _fail_waiting(self, cause: Exception) -> None:
+        for _ in range(self._jobs.qsize()):
+            job = self._jobs.get()
+            if job is None:
+                self._jobs.put(None)
+            else:
+                _settle(job, None, cause)
 
     def _converse(self, packed: Sequence[bytes], count: int) -> list[Any]:
         if self._fresh:

@@ -4,9 +4,9 @@ those whose release was sent."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Optional, Sequence
+from typing import Awaitable, Callable, Literal, Optional, Sequence
 
-from ...core.driver import Claim, LeaseRef, Renewal
+from ...core.driver import Claim, LeaseRecord, LeaseRef, Renewal
 
 _MAX_REMEMBERED = 10_000
 """A few megabytes. If a claim whose attempt was forgotten asks again, it gets a new token instead of the same. A vote
@@ -44,6 +44,8 @@ class Attempts:
         self._open: dict[tuple[str, str], Attempt] = {}
         self._ended: dict[tuple[str, str], Attempt] = {}
         """The newest attempt of each claim that is not open, in case the claim asks again or is withdrawn."""
+        self._adopting: set[tuple[str, str]] = set()
+        """The leases that are being adopted. A release takes its lease out."""
 
     def begin(self, claim: Claim) -> Attempt:
         key = (claim.claim_id, claim.lock_name)
@@ -66,6 +68,9 @@ class Attempts:
         attempt.state = state
         key = (attempt.claim.claim_id, attempt.claim.lock_name)
         self._open.pop(key, None)
+        self._remember(key, attempt)
+
+    def _remember(self, key: tuple[str, str], attempt: Attempt) -> None:
         self._ended[key] = attempt
         if len(self._ended) > _MAX_REMEMBERED:
             del self._ended[next(iter(self._ended))]
@@ -77,10 +82,32 @@ class Attempts:
             return None
         return attempt
 
+    async def adopt(
+        self, leases: Sequence[Renewal], read: Callable[[Sequence[str]], Awaitable[Sequence[LeaseRecord]]]
+    ) -> None:
+        """Reads the claims of leases that this driver did not get, or whose attempts were forgotten, so that it knows
+        them as if it had got them. A lease that is released meanwhile stays unknown."""
+        unread = {(each.claim_id, each.lock_name): each.fencing_token for each in leases}
+        for key in list(unread):
+            if key in self._open or key in self._ended or key in self._adopting:
+                del unread[key]
+        if not unread:
+            return
+        self._adopting.update(unread)
+        try:
+            for record in await read(list({lock_name for _, lock_name in unread})):
+                key = (record.claim_id, record.lock_name)
+                is_known = key not in self._adopting or key in self._open or key in self._ended
+                if unread.get(key) == record.fencing_token and not is_known:
+                    self._remember(key, Attempt(_claim_of(record), [record.fencing_token], "granted"))
+        finally:
+            self._adopting.difference_update(unread)
+
     def release(self, lease: LeaseRef) -> Sequence[LeaseRef]:
         """Ends the attempt that got this lease. Returns what to release: if the caller names no token, a lease for each
         token of the attempt."""
         key = (lease.claim_id, lease.lock_name)
+        self._adopting.discard(key)
         attempt: Optional[Attempt] = self._open.get(key) or self._ended.get(key)
         token = lease.fencing_token
         if attempt is None or (token is not None and attempt.tokens[-1:] != [token]):
@@ -89,3 +116,16 @@ class Attempts:
         self._open.pop(key, None)
         self._ended.pop(key, None)
         return attempt.leases() if token is None and attempt.tokens else [lease]
+
+
+def _claim_of(record: LeaseRecord) -> Claim:
+    """Its time to live is that of each renewal."""
+    return Claim(
+        record.lock_name,
+        record.claim_id,
+        record.holder_id,
+        ttl_ms=0,
+        mode=record.mode,
+        permits=record.permits,
+        metadata=record.metadata,
+    )

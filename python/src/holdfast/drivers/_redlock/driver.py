@@ -17,6 +17,7 @@ from ...core.driver import (
     Grant,
     InspectPage,
     InspectQuery,
+    LeaseRecord,
     LeaseRef,
     RateAnswer,
     RateRequest,
@@ -180,12 +181,12 @@ class RedlockDriver:
                 self._lose(attempt)
             return error
         self._lose(attempt)
-        holder = outcome.holder if isinstance(outcome, Refused) else None
+        refused = outcome if isinstance(outcome, Refused) else Refused(None, 0.0)
         if attempt.claim.waiter_ttl_ms == 0:
-            return Refusal(holder=holder)
+            return Refusal(holder=refused.holder)
         # Each rival in a split vote asks again at a different moment, so that they do not split the next vote, too.
-        ends_in_ms = outcome.ask_again_ms if isinstance(outcome, Refused) and holder is not None else 0.0
-        return Refusal(holder=holder, ask_again_ms=ends_in_ms + random.uniform(*_RETRY_MS))
+        again_ms = refused.ask_again_ms + random.uniform(*_RETRY_MS)
+        return Refusal(holder=refused.holder, ask_again_ms=again_ms)
 
     def _lose(self, attempt: Attempt) -> None:
         """The attempt is over before its release is sent. From then on none of its tokens counts."""
@@ -206,6 +207,8 @@ class RedlockDriver:
         outcomes: list[Union[RenewAnswer, Exception, None]] = [None] * len(asked)
         # Of each node that lacks some of the leases, before a quorum has renewed them: their places in the list.
         lacking: dict[VotingNode, list[int]] = {}
+        answered: dict[VotingNode, Sequence[Union[RenewAnswer, Exception]]] = {}
+        sent = time.monotonic()
 
         async def call(node: VotingNode) -> Sequence[Union[RenewAnswer, Exception]]:
             return await node.driver.renew(asked)
@@ -221,11 +224,19 @@ class RedlockDriver:
             return outcomes[entry]
 
         def settled(node: VotingNode, answers: Sequence[Union[RenewAnswer, Exception]]) -> None:
+            # Long after the call, the leases may have been released, perhaps by another driver. The next renewal
+            # repairs.
+            if time.monotonic() - sent > self._nodes.timeout_seconds:
+                return
+            answered[node] = answers
             lost = [at for at, answer in enumerate(answers) if answer == "lost"]
             if lost:
                 lacking[node] = lost
             for each, places in lacking.items():
-                self._repair(each, [asked[at] for at in places if outcomes[at] == "renewed"])
+                renewed = [at for at in places if outcomes[at] == "renewed"]
+                sources = [has for has, found in answered.items() if renewed and found[renewed[0]] == "renewed"]
+                if sources:
+                    self._repair(each, sources[0], [asked[at] for at in renewed])
                 lacking[each] = [at for at in places if outcomes[at] is None]
 
         ask: Ask[VotingNode, RenewAnswer, Union[RenewAnswer, Exception]] = Ask(
@@ -234,10 +245,28 @@ class RedlockDriver:
         answers = iter(await self._nodes.ask(ask))
         return [next(answers) if error is None else error for error in refused]
 
-    def _repair(self, node: VotingNode, renewals: Sequence[Renewal]) -> None:
+    def _repair(self, node: VotingNode, source: VotingNode, renewals: Sequence[Renewal]) -> None:
         """Writes leases again on a node that has lost them, because it was restarted or away for longer than their time
         to live. A quorum has just renewed them. Without this, a lease would be lost when enough nodes have been
-        restarted one after the other, although a quorum was always up."""
+        restarted one after the other, although a quorum was always up.
+
+        `source` has them. What this driver did not get itself is read there: it may renew for another one."""
+        self._propose_again(node, renewals)
+        unknown = [renewal for renewal in renewals if self._attempts.holding(renewal) is None]
+        if not unknown or self._closed:
+            return
+
+        async def read(lock_names: Sequence[str]) -> Sequence[LeaseRecord]:
+            return (await source.inspect_names(lock_names)).leases
+
+        async def adopt() -> Sequence[Exception]:
+            await self._attempts.adopt(unknown, read)
+            self._propose_again(node, unknown)
+            return []
+
+        self._nodes.in_background(source, "read a lease", source.place, adopt())
+
+    def _propose_again(self, node: VotingNode, renewals: Sequence[Renewal]) -> None:
         holding = [(self._attempts.holding(renewal), renewal) for renewal in renewals]
         known = [(attempt, renewal) for attempt, renewal in holding if attempt is not None]
         if not known or self._closed:

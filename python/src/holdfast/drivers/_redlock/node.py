@@ -15,6 +15,7 @@ from .._redis.failures import is_forbidden_command, store_error
 from .._redis.keys import ballot_keys
 from .._redis.lists import Part
 from .._redis.records import (
+    REPAIRS,
     Proposal,
     TokenRefusal,
     ballot_args,
@@ -72,7 +73,7 @@ class VotingNode:
         async def send(part: Part[Proposal]) -> list[list[Answer]]:
             calls = [
                 ScriptCall(
-                    ballot_keys(lists.prefix, [each.lock_name for each in chunk]),
+                    ballot_keys(lists.prefix, [each.lock_name for each in chunk], most_ahead_us == REPAIRS),
                     ballot_args(chunk, most_ahead_us, longest_ttl_ms),
                 )
                 for chunk in part.chunks

@@ -94,7 +94,10 @@ class Proposals:
         if len(refusals) < quorum and pending > 0 and len(refusals) + pending >= quorum:
             return None
         # If this claim got some of the votes, only a quorum of refusals makes another claim the holder.
-        return _refused(refusals, quorum if grants else nodes - quorum + 1)
+        holder = _holder_in(refusals, quorum if grants else nodes - quorum + 1)
+        if holder is not None:
+            return Refused(holder, _ends_in_ms(refusals))
+        return Refused(None, _again_ms(refusals, len(votes.errors), nodes - quorum + 1))
 
     def learn(self, vote: Vote) -> None:
         """Learns from a vote that arrived after the decision."""
@@ -170,10 +173,29 @@ def _clock_of(vote: Vote) -> float:
     return vote.acquired_at_ms if isinstance(vote, Grant) else vote.answered_at_ms or 0
 
 
-def _refused(refusals: Sequence[Refusal], enough: int) -> Refused:
-    """With the holder, if at least `enough` nodes name the same. In a split vote there is none."""
+def _holder_in(refusals: Sequence[Refusal], enough: int) -> Optional[LeaseRecord]:
+    """The holder, if at least `enough` nodes name the same. In a split vote there is none."""
     holders = [each.holder for each in refusals if each.holder is not None]
     ids = [each.claim_id for each in holders]
     named = next((each for each in holders if ids.count(each.claim_id) >= enough), None)
-    ask_again = min([_LATER_MS, *(each.ask_again_ms for each in refusals if each.ask_again_ms is not None)])
-    return Refused(None if named is None else agreed_record(named), ask_again)
+    return None if named is None else agreed_record(named)
+
+
+def _ends_in_ms(refusals: Sequence[Refusal]) -> float:
+    """When a waiter asks again if no message says before that the holder has released the lock."""
+    return min([_LATER_MS, *(each.ask_again_ms for each in refusals if each.ask_again_ms is not None)])
+
+
+def _again_ms(refusals: Sequence[Refusal], failed: int, enough: int) -> float:
+    """When a quorum may be free after a split vote, if `enough` nodes are too many to do without. A vote for another
+    claim may last as long again as it has lasted, at most until it ends. So rivals ask again at once, but a
+    vote that nothing releases, because its claim is dead, costs each waiter one request a second."""
+
+    def stands_ms(refusal: Refusal) -> float:
+        holder = refusal.holder
+        stood_ms = 0.0 if holder is None else max((refusal.answered_at_ms or 0) - holder.acquired_at_ms, 0.0)
+        left_ms = _LATER_MS if refusal.ask_again_ms is None else refusal.ask_again_ms
+        return min(stood_ms, left_ms, _LATER_MS)
+
+    pauses = sorted([*([_LATER_MS] * failed), *map(stands_ms, refusals)], reverse=True)
+    return pauses[enough - 1] if len(pauses) >= enough else 0.0

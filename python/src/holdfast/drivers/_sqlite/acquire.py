@@ -76,7 +76,7 @@ def _acquire_group(connection: Connection, views: LockViews, claims: Sequence[Cl
 
 
 def _grant(connection: Connection, view: LockView, claim: Claim, now_ms: int, is_queued: bool) -> Grant:
-    view.granted()
+    view.changed()
     if is_queued:
         connection.run("delete_waiter", claim.lock_name, claim.claim_id)
     token = _next_token(connection, now_ms)

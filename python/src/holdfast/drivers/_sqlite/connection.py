@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional, TypeVar
 
 from ...errors import ClosedError, StoreError
 from . import fork
-from .busy import until_free
+from .busy import Patience
 from .database import STATEMENTS, Database
 from .files import Identity, MovedError, identity_of
 from .prepare import open_and_prepare
@@ -30,6 +30,7 @@ class Connection:
     def __init__(self, path: str, guest_of: Optional[Identity] = None) -> None:
         self.asked = path
         self.gate = threading.Lock()
+        self.patience = Patience()
         self.opened_times = 0
         self.on_moved: Callable[[], None] = lambda: None
         """Called after the path led to another file than before, and that file was opened."""
@@ -58,10 +59,10 @@ class Connection:
         """Returns how many rows were changed."""
         return self._current.run(STATEMENTS[name], *values)
 
-    def write(self, work: Callable[[], T], busy_until: float) -> T:
+    def write(self, work: Callable[[], T], busy_until: float, is_urgent: bool = False) -> T:
         """Runs one transaction that has the write lock from its beginning. While another process has that lock, it
         tries again until `busy_until`. `work` may run more than once; all runs but the last are rolled back."""
-        return self._in_transaction("BEGIN IMMEDIATE", work, busy_until)
+        return self._in_transaction("BEGIN IMMEDIATE", work, busy_until, is_urgent)
 
     def read(self, work: Callable[[], T], busy_until: float) -> T:
         """Runs one transaction, so that all reads see the same state."""
@@ -94,10 +95,12 @@ class Connection:
             raise MovedError(self._path)
         return self._database
 
-    def _in_transaction(self, begin: str, work: Callable[[], T], busy_until: float) -> T:
+    def _in_transaction(self, begin: str, work: Callable[[], T], busy_until: float, is_urgent: bool = False) -> T:
         for tries in range(1, _MAX_REOPENINGS + 1):
             try:
-                return until_free(self._path, lambda: self._attempt(begin, work, busy_until), busy_until)
+                return self.patience.until_free(
+                    self._path, lambda: self._attempt(begin, work, busy_until), busy_until, is_urgent
+                )
             except MovedError:
                 if self._guest_of is not None or tries == _MAX_REOPENINGS:
                     raise

@@ -15,6 +15,7 @@ _CODES = {
     11: "SQLITE_CORRUPT",
     13: "SQLITE_FULL",
     14: "SQLITE_CANTOPEN",
+    15: "SQLITE_PROTOCOL",
     26: "SQLITE_NOTADB",
 }
 
@@ -27,16 +28,18 @@ _MESSAGES = {
     "database disk image is malformed": "SQLITE_CORRUPT",
     "database or disk is full": "SQLITE_FULL",
     "unable to open database file": "SQLITE_CANTOPEN",
+    "locking protocol": "SQLITE_PROTOCOL",
     "file is not a database": "SQLITE_NOTADB",
 }
 
-_TRANSIENT = {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL"}
+_TRANSIENT = {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL", "SQLITE_IOERR", "SQLITE_FULL"}
 """Errors that may disappear with time, or when another process goes on."""
 
 _REASONS = {
     "SQLITE_BUSY": "another connection has kept the write lock for too long, as a process does that is paused during a "
     "transaction",
     "SQLITE_LOCKED": "the connection itself has an open transaction",
+    "SQLITE_PROTOCOL": "many processes open it and close it at the same time",
     "SQLITE_READONLY": "this user cannot write to it, or to its folder",
     "SQLITE_IOERR": "the disk failed or is full, or the file was removed or replaced while in use",
     "SQLITE_CORRUPT": "it is damaged; end all processes that use it, then delete it (locks are lost, tokens still "
@@ -59,7 +62,8 @@ def sqlite_code(error: BaseException) -> Optional[str]:
 
 
 def is_busy(error: BaseException) -> bool:
-    return sqlite_code(error) in ("SQLITE_BUSY", "SQLITE_LOCKED")
+    """SQLite gives up with SQLITE_PROTOCOL when it has lost a race for the index of the log many times."""
+    return sqlite_code(error) in ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL")
 
 
 def store_error_from(error: BaseException, path: str) -> HoldfastError:

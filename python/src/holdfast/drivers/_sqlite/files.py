@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 import sys
+import time
 from typing import Callable, Optional
 
 from ...errors import HoldfastError, StoreError
@@ -20,11 +21,24 @@ Identity = tuple[int, int]
 
 
 class MovedError(StoreError):
-    """A file was removed or replaced, or a link leads to another file, which other processes use."""
+    """What this connection has open is no longer what other processes lock. Opening the path again may help."""
+
+    def __init__(self, path: str, what: str = "was removed or replaced while it was open") -> None:
+        super().__init__(f"the file {path} {what}; close the database and open it again")
+
+
+class SecondCopyError(StoreError):
+    """Two copies of SQLite in one process, such as those of `sqlite3` and of apsw, exclude each other from nothing:
+    POSIX locks belong to the process. And when one of them closes the file, the system drops the locks of both.
+
+    A copy opens the index of the write-ahead log once, for all of its connections and threads. So a second descriptor
+    of the index is a second copy, also one that the driver knows nothing of."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"the file {path} was removed or replaced while it was open; close the database and open it again"
+            f"the lock file {path} is open in this process through two copies of SQLite, and file locks do not exclude "
+            "within a process; use Python's own sqlite3 for it",
+            retryable=False,
         )
 
 
@@ -45,11 +59,14 @@ class OpenFiles:
         if asked != path:
             files[asked] = self.identity
         self._files = tuple(files.items())
+        self._opened = {each: files[each] for each in paths}
+        self._due = 0.0
         self.assert_current()
-        _assert_open({each: files[each] for each in paths})
 
     def assert_current(self) -> None:
-        """Raises if what is written now might be in a file that other processes do not read. Takes about 10 µs."""
+        """Raises if what is written now might be in a file that other processes do not read, or if other processes are
+        not excluded from it. Takes about 10 µs. The list of open files is read at most once a second. With many
+        sockets it takes half a percent of the time, and is read every ten seconds at least."""
         for path, identity in self._files:
             try:
                 found = os.stat(path)
@@ -59,6 +76,11 @@ class OpenFiles:
                 raise MovedError(path)
             if path == self._path:
                 refuse_links(path, found)
+        started = time.monotonic()
+        if started >= self._due:
+            _assert_excluding(self._path, self._opened)
+            pause = max(_LOOK_EVERY_SECONDS, (time.monotonic() - started) * 200)
+            self._due = started + min(pause, _LOOK_AT_LEAST_EVERY_SECONDS)
 
 
 def identity_of(path: str) -> Identity:
@@ -104,23 +126,59 @@ def _check_place(path: str) -> None:
         pass
 
 
-def _assert_open(files: dict[str, Identity]) -> None:
-    """Only Linux lists the open files of a process."""
-    if sys.platform != "linux":
+_LOOK_EVERY_SECONDS = 1.0
+_LOOK_AT_LEAST_EVERY_SECONDS = 10.0
+
+
+def _assert_excluding(database: str, files: dict[str, Identity]) -> None:
+    descriptors = _descriptors()
+    if not descriptors:
         return
-    opened: set[Identity] = set()
-    for descriptor in os.listdir("/proc/self/fd"):
-        try:
-            found = os.stat(f"/proc/self/fd/{descriptor}")
-        except OSError:
-            continue
-        opened.add((found.st_dev, found.st_ino))
     for path, identity in files.items():
-        if identity not in opened:
+        if identity not in descriptors:
             raise StoreError(
                 f"the file {path} was removed or replaced while it was open, and this process still works on the old "
                 "one; restart the process"
             )
+    own, *others = descriptors[files[f"{database}-shm"]]
+    if others:
+        raise SecondCopyError(database)
+    if _locks_are_lost(own):
+        raise MovedError(database, "is no longer locked: another part of this process has closed it")
+
+
+def _descriptors() -> dict[Identity, list[int]]:
+    """The descriptors of this process by file. Empty where the system does not list them."""
+    found: dict[Identity, list[int]] = {}
+    folder = {"linux": "/proc/self/fd", "darwin": "/dev/fd"}.get(sys.platform)
+    try:
+        names = os.listdir(folder) if folder else []
+    except OSError:
+        names = []
+    for name in names:
+        try:
+            each = os.fstat(int(name))
+        except OSError:
+            # That of the list itself, or another thread has closed it.
+            continue
+        found.setdefault((each.st_dev, each.st_ino), []).append(int(name))
+    return found
+
+
+_shows_locks = False
+
+
+def _locks_are_lost(descriptor: int) -> bool:
+    """While SQLite has an index open, it holds a lock on it. Only Linux shows it. A system that has never shown one,
+    such as a sandbox, cannot tell."""
+    global _shows_locks
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}", encoding="utf-8") as info:
+            is_locked = "lock:" in info.read()
+    except OSError:
+        return False
+    _shows_locks = _shows_locks or is_locked
+    return _shows_locks and not is_locked
 
 
 def _make_folder(folder: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from typing import Optional, Sequence
 
 from .._shared.admission import Share
@@ -24,8 +25,8 @@ class LockView:
         self._holder: Optional[sqlite3.Row] = None
         self._front: Optional[Front] = None
 
-    def granted(self) -> None:
-        """A claim was granted."""
+    def changed(self) -> None:
+        """The leases have changed."""
         self._rows = None
         self._held = None
         self._holder = None
@@ -44,7 +45,7 @@ class LockView:
             return self._rows[:most]
         rows = waiters_of(self._connection, self._lock_name, self._now_ms, most)
         if any(row["expires_at_ms"] > self._now_ms + row["wait_ms"] for row in rows):
-            self.clamp()
+            self._clamp_waiters()
         self._rows = rows
         self._most = most
         return rows
@@ -53,10 +54,11 @@ class LockView:
         """The leases that are held, combined into one, as far as they matter to these claims."""
         largest = largest_limit(candidates)
         if self._held is None or largest > self._largest:
-            self._held = held_beside(self._connection, self._lock_name, self._now_ms, largest)
+            held = held_beside(self._connection, self._lock_name, self._now_ms, largest)
+            if held.is_ahead and self._end_leases_ahead():
+                held = held_beside(self._connection, self._lock_name, self._now_ms, largest)
+            self._held = held
             self._largest = largest
-            if self._held.is_ahead:
-                self.clamp()
         return self._held.parts
 
     @property
@@ -73,10 +75,24 @@ class LockView:
         return self._front
 
     def clamp(self) -> None:
-        """Shortens rows that were written while the clock was ahead. They would last until the clock reaches that time
-        again. They end as if they had been written now, which is later than any client trusts them."""
-        self._connection.run("clamp_leases", self._now_ms, self._lock_name, self._now_ms)
+        """Ends what the clock would keep for as long as it was set back. A claim with force does it in any case."""
+        self._clamp_waiters()
+        self._end_leases_ahead()
+
+    def _clamp_waiters(self) -> None:
+        """A place ends as if it had been written now. A waiter that lives asks again long before."""
         self._connection.run("clamp_waiters", self._now_ms, self._lock_name, self._now_ms)
+
+    def _end_leases_ahead(self) -> bool:
+        """A lease that ends too late by SQLite's clock may be one of a clock that was ahead, or this clock may be wrong
+        and set right again. So it keeps its end, and is deleted when its own length has passed. True if one was."""
+        # The monotonic clock of the machine, which all of its processes share.
+        monotonic_ms = int(time.monotonic() * 1_000)
+        self._connection.run("note_ahead", self._now_ms, monotonic_ms, self._lock_name, self._now_ms)
+        if self._connection.run("end_ahead", self._lock_name, self._now_ms, self._now_ms, monotonic_ms) == 0:
+            return False
+        self.changed()
+        return True
 
 
 class LockViews:

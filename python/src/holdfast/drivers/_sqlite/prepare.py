@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from typing import Optional
 
 from ...errors import StoreError
-from .busy import until_free
+from .busy import Patience
 from .database import STATEMENTS, Database
-from .files import prepare_file, refuse_place
-from .fork import refuse_inherited
+from .files import SecondCopyError, prepare_file, refuse_place
+from .fork import keep_for_ever, refuse_inherited
 
 _APPLICATION_ID = 0x484F4C44
 """`HOLD`, in the file's header. It tells a file of ours from a database of another program."""
-_FORMAT = 3
+_FORMAT = 1
 
 # No flush for every commit: when a machine crashes, all holders of its locks die with it. And a write-ahead log that
 # grew because of a long transaction of another program is cut to its usual size again.
@@ -47,6 +46,10 @@ def open_and_prepare(path: str, *, is_guest: bool, busy_until: float) -> Databas
         refuse_place(database.path)
         _prepare(database, is_guest, busy_until)
         return database
+    except SecondCopyError:
+        # To close it would drop the locks of the other copy, and might remove the log that it writes to.
+        keep_for_ever(database)
+        raise
     except BaseException:
         database.close()
         raise
@@ -55,7 +58,7 @@ def open_and_prepare(path: str, *, is_guest: bool, busy_until: float) -> Databas
 def _prepare(database: Database, is_guest: bool, busy_until: float) -> None:
     def begin() -> bool:
         # In one transaction: otherwise tables that another process is creating would look like another program's.
-        ready = database.transaction("BEGIN", lambda: _is_complete(database, is_guest))
+        ready = database.transaction("BEGIN", lambda: _is_prepared(database, is_guest))
         mode = database.rows("PRAGMA journal_mode = WAL")[0][0]
         if mode != "wal":
             raise StoreError(
@@ -70,32 +73,25 @@ def _prepare(database: Database, is_guest: bool, busy_until: float) -> None:
         return ready
 
     def create() -> None:
-        # Another process may have been faster, with a newer version.
-        version = _format_of(database, is_guest)
-        if _is_complete(database, is_guest):
+        # Another process may have been faster.
+        if _is_prepared(database, is_guest):
             return
-        if version in (1, 2):
-            database.script(f"sqlite/upgrade-{version + 1}.sql")
         database.script("sqlite/schema.sql")
         if not is_guest:
             database.rows(f"PRAGMA application_id = {_APPLICATION_ID}")
 
-    if not until_free(database.path, begin, busy_until):
-        until_free(database.path, lambda: database.transaction("BEGIN IMMEDIATE", create), busy_until)
+    patience = Patience()
+    if not patience.until_free(database.path, begin, busy_until):
+        patience.until_free(database.path, lambda: database.transaction("BEGIN IMMEDIATE", create), busy_until)
 
 
-def _is_complete(database: Database, is_guest: bool) -> bool:
-    """Whether nothing has to be created. The last table was added without a new version."""
-    return _format_of(database, is_guest) == _FORMAT and bool(database.rows(STATEMENTS["forced_releases_table"]))
-
-
-def _format_of(database: Database, is_guest: bool) -> Optional[int]:
-    """The version of the tables. None if there are none and they may be created. Raises if the file is not ours."""
+def _is_prepared(database: Database, is_guest: bool) -> bool:
+    """Whether the tables exist. False if they may be created. Raises if the file is not ours, or has another format."""
     if database.rows(STATEMENTS["format_table"]):
         rows = database.rows(STATEMENTS["format"])
         version = int(rows[0]["version"]) if rows else 0
-        if version <= _FORMAT:
-            return version
+        if version == _FORMAT:
+            return True
         raise StoreError(
             f"the lock file {database.path} has format {version}, and this version of Holdfast knows {_FORMAT}; "
             "upgrade Holdfast",
@@ -108,4 +104,4 @@ def _format_of(database: Database, is_guest: bool) -> Optional[int]:
             f"the file {database.path} is a database of another program; choose another path for the locks",
             retryable=False,
         )
-    return None
+    return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .connection import Connection
 
-_SWEEPS = ("sweep_leases", "sweep_waiters", "sweep_rates")
+_SWEEPS = ("sweep_leases", "sweep_waiters", "sweep_rates", "sweep_ahead")
 _SWEEP_EVERY_MS = 1_000
 _MAX_SWEPT = 200
 """Per transaction, because other processes wait for it."""

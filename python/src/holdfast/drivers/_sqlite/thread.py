@@ -18,18 +18,33 @@ T = TypeVar("T")
 class DriverThread:
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Optional[_Job]] = queue.SimpleQueue()
+        self._urgent: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._thread: Optional[threading.Thread] = None
         self._notices: list[Callable[[], None]] = []
 
-    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Runs `work` in the thread. Call it in the event loop in which the answer is awaited."""
+    def submit(self, work: Callable[[], T], is_urgent: bool = False) -> asyncio.Future[T]:
+        """Runs `work` in the thread. Call it in the event loop in which the answer is awaited. What is urgent runs
+        before what was submitted earlier, also while a job pauses."""
         fork.notice_fork()
         if self._thread is None:
             self._start()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
-        self._jobs.put(_Job(work, answer, loop))
+        job = _Job(work, answer, loop)
+        if is_urgent:
+            self._urgent.put(job)
+            # The thread may wait for its next job.
+            job = _Job(_nothing, loop.create_future(), loop)
+        self._jobs.put(job)
         return answer
+
+    def pause(self, seconds: float) -> None:
+        """Call it within a job: waits, or runs an urgent job instead."""
+        try:
+            job = self._urgent.get(timeout=seconds)
+        except queue.Empty:
+            return
+        _perform(job, self._notices)
 
     def notify(self, notice: Callable[[], None]) -> None:
         """Call it within a job: runs `notice` in the event loop, before the answer to that job."""
@@ -44,13 +59,14 @@ class DriverThread:
     def forget(self) -> None:
         """In a forked process, which has no copy of the thread."""
         self._jobs = queue.SimpleQueue()
+        self._urgent = queue.SimpleQueue()
         self._thread = None
         self._notices = []
 
     def _start(self) -> None:
         # A daemon: the process may end at any time. SQLite rolls back what was not committed.
         thread = threading.Thread(
-            target=_run, args=(self._jobs, self._notices), name="holdfast-sqlite", daemon=True
+            target=_run, args=(self._jobs, self._urgent, self._notices), name="holdfast-sqlite", daemon=True
         )
         try:
             thread.start()
@@ -70,27 +86,37 @@ class _Job:
         self.loop = loop
 
 
-def _run(jobs: queue.SimpleQueue[Optional[_Job]], notices: list[Callable[[], None]]) -> None:
+def _run(
+    jobs: queue.SimpleQueue[Optional[_Job]],
+    urgent: queue.SimpleQueue[_Job],
+    notices: list[Callable[[], None]],
+) -> None:
     while True:
         job = jobs.get()
         if job is None:
             return
-        value: Any = None
-        error: Optional[BaseException] = None
-        try:
-            value = job.work()
-        except BaseException as raised:
-            error = raised
-        # It refers to the driver, which may be dropped as soon as the answer has arrived.
-        job.work = _nothing
-        sent = notices.copy()
-        notices.clear()
-        try:
-            job.loop.call_soon_threadsafe(_deliver, job.answer, value, error, sent)
-        except RuntimeError:
-            # The event loop was closed. No caller waits for the answer.
-            pass
-        del job, value, error, sent
+        while not urgent.empty():
+            _perform(urgent.get(), notices)
+        _perform(job, notices)
+        del job
+
+
+def _perform(job: _Job, notices: list[Callable[[], None]]) -> None:
+    value: Any = None
+    error: Optional[BaseException] = None
+    try:
+        value = job.work()
+    except BaseException as raised:
+        error = raised
+    # It refers to the driver, which may be dropped as soon as the answer has arrived.
+    job.work = _nothing
+    sent = notices.copy()
+    notices.clear()
+    try:
+        job.loop.call_soon_threadsafe(_deliver, job.answer, value, error, sent)
+    except RuntimeError:
+        # The event loop was closed. No caller waits for the answer.
+        pass
 
 
 def _nothing() -> None:
