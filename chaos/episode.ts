@@ -1,8 +1,9 @@
 import { check, type Loss, type Verdict } from './check.ts'
+import type { Spared } from './checks/kept.ts'
 import { Clients } from './clients.ts'
 import { Draw } from './draw.ts'
 import type { Fault } from './faults.ts'
-import { type ClientHistory, type LeaseHistory, nowMs } from './history.ts'
+import { type ClientHistory, type LeaseHistory, nowMs, type Stall } from './history.ts'
 import { type DoneFault, injectAll } from './inject.ts'
 import { leftInStore } from './left.ts'
 import type { LoadMeter } from './load.ts'
@@ -10,6 +11,7 @@ import { chosen, drawFaults } from './plan.ts'
 import { queueForOneLock } from './queue.ts'
 import { type RecordHistory, RecordServer } from './record.ts'
 import type { Scenario, Setting, SettingOptions } from './stage.ts'
+import { watchStalls } from './stalls.ts'
 
 export type { DoneFault }
 
@@ -38,6 +40,9 @@ export interface Episode {
   histories: ClientHistory[]
   leases: LeaseHistory[]
   losses: readonly Loss[]
+  spared: readonly Spared[]
+  /** When the process of the proxies was stalled. */
+  stalls: readonly Stall[]
   /** What is still in the store after all leases and places in queues must have ended. */
   left: string[]
   verdict: Verdict
@@ -73,6 +78,7 @@ export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
   const { setting, faults } = planEpisode(options)
   await using stage = await scenario.open(setting, meter)
   await using records = await RecordServer.open()
+  using watched = watchStalls()
   const portsOf = (client: number): number[] => stage.links.portsOf(client)
   const more = { ...stage.clientSettings, recordPort: records.port }
   const plans = setting.clients.map((plan) => ({ ...plan, settings: { ...plan.settings, ...more } }))
@@ -89,7 +95,8 @@ export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
   })
   const { histories, problems } = await clients.stop()
   const longestMs = Math.max(setting.longestTtlMs, ...plans.map(({ settings }) => settings.waiterTtlSeconds * 1_000))
-  const left = await leftInStore({ dist, url: stage.url, withinMs: longestMs + LEFT_MS })
+  const wasAhead = injected.done.some(({ fault }) => fault.kind === 'restarted-at-wrong-time' && fault.byMs > 0)
+  const left = await leftInStore({ dist, url: stage.url, withinMs: longestMs + LEFT_MS, wasAhead })
 
   const leases = histories.flatMap((history) => history.leases)
   const errors: Record<string, number> = {}
@@ -104,6 +111,8 @@ export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
     histories,
     leases,
     losses: stage.losses,
+    spared: stage.spared ?? [],
+    stalls: watched.stalls,
     left,
     verdict: check(leases, stage.losses),
     resurrected: histories.flatMap((history) => history.resurrected),

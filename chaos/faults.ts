@@ -31,6 +31,8 @@ export type ServerFault =
   | { kind: 'server-stalled'; servers: readonly number[]; forMs: number }
   | { kind: 'server-killed'; servers: readonly number[]; downMs: number }
   | { kind: 'server-clock-stepped'; servers: readonly number[]; byMs: number; forMs: number }
+  /** For longer than a call may take, while no other fault hits anything. */
+  | { kind: 'server-hung'; server: number; forMs: number }
   | { kind: 'listeners-killed' | 'connections-killed'; servers: readonly number[] }
 
 export type RedisFault =
@@ -38,6 +40,19 @@ export type RedisFault =
   | { kind: 'data-flushed'; server: number }
   | { kind: 'scripts-flushed'; servers: readonly number[] }
   | { kind: 'out-of-memory'; servers: readonly number[]; forMs: number }
+  /** For longer than the longest lease, while no other fault hits anything. */
+  | { kind: 'memory-full'; servers: readonly number[]; forMs: number }
+  /** It starts again while its clock is wrong by `byMs`, which is set right after `wrongMs`. */
+  | {
+      kind: 'restarted-at-wrong-time'
+      server: number
+      data: Data
+      /** How old the data is. */
+      lagMs: number
+      byMs: number
+      wrongMs: number
+      downMs: number
+    }
   // Behind one address.
   | {
       kind: 'failover'
@@ -54,9 +69,16 @@ export type RedisFault =
   | { kind: 'sentinel-failover'; by: 'command' | 'stalled-master' | 'killed-master'; lagMs: number }
   // Redlock.
   | { kind: 'minority-lost'; servers: readonly number[]; by: 'killed' | 'stalled'; forMs: number }
+  /** Another server takes its address, which has been its replica, and lags by `lagMs`. */
+  | { kind: 'node-failed-over'; server: number; lagMs: number; downMs: number }
+  /** One server after the other, so long apart that each votes again before the next one. */
+  | { kind: 'rolling-restart'; data: 'kept' | 'none'; everyMs: number; forMs: number }
   // Cluster.
   | { kind: 'slot-moved'; lockName: string; toNext: number; forMs: number }
   | { kind: 'cluster-failover'; shard: number; by: 'command' | 'killed-master'; downMs: number }
+
+/** What a server has after its restart: everything, the data of an earlier time, or nothing. */
+export type Data = 'kept' | 'older' | 'none'
 
 /** The connections that stay on the old master after a failover. If only some stay, those of `cut` are cut. */
 export type Leave = 'all' | 'none' | 'subscriptions' | 'commands' | 'some'

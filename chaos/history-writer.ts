@@ -25,6 +25,7 @@ export type Line =
   | ['waiting' | 'abort', claim: number, atMs: number]
   | ['answer', claim: number, atMs: number, outcome: Outcome, code?: string]
   | ['grant', lease: number, grant: Grant]
+  | ['renewed', lease: number, atMs: number]
   | ['end', lease: number, how: 'released' | 'lost', heldUntil: number | null]
   | ['released', lease: number, atMs: number, result: boolean | string]
   | ['loss', lease: number, loss: LossHistory]
@@ -76,6 +77,11 @@ export class HistoryWriter {
     this.#leases += 1
     this.#write(['grant', this.#leases, lease])
     return this.#leases
+  }
+
+  /** Records that the store has confirmed the lease, or that an extension was sent. */
+  renewed(lease: number, atMs: number): void {
+    this.#write(['renewed', lease, atMs])
   }
 
   /** Records that the lease was held at this time. */

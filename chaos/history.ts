@@ -7,8 +7,11 @@ export function nowMs(): number {
   return seconds * 1_000 + nanoseconds / 1_000_000
 }
 
-/** What a claim is for. A writer of a read-write lock and a candidate make exclusive claims, as a lock does. */
-export type ClaimKind = 'lock' | 'read' | 'write' | 'permits' | 'election'
+/**
+ * What a claim is for. A writer of a read-write lock and a candidate make exclusive claims, as a lock does. A keeper is
+ * the only one that claims its name.
+ */
+export type ClaimKind = 'lock' | 'read' | 'write' | 'permits' | 'election' | 'keep'
 
 /** Which part of a lock a claim asks for. Without a mode it is exclusive. */
 export interface Share {
@@ -59,6 +62,8 @@ export interface LeaseHistory extends Share {
    * not aborted and the lease's own deadline had not passed. Undefined if the lease had ended before its first check.
    */
   heldUntil?: number
+  /** When the store confirmed it again, or an extension was sent. Absent: its process does not record that. */
+  renewals?: number[]
   /** How it ended. `killed` means with its process, which made no further check. */
   end: 'released' | 'lost' | 'killed'
   /** Whether a replica has confirmed the grant (`replicas: { count: 1 }`). */
@@ -183,6 +188,9 @@ export function readHistory(file: string, client: string): ClientHistory {
         history.leases.push(lease)
         break
       }
+      case 'renewed':
+        known(leases, line[1]).renewals?.push(line[2])
+        break
       case 'end': {
         const [, number, end, heldUntil] = line
         Object.assign(known(leases, number), { end, ...(heldUntil !== null && { heldUntil }) })

@@ -90,14 +90,16 @@ async function applyFault(
       return clients.block(fault.client, fault.forMs)
     case 'client-clock-stepped': {
       const { byMs } = fault
-      // A step forwards ends leases before their time. So does the way back from a step backwards.
-      const noteStep = (isForwards: boolean): void => {
-        if (scenario.hasClientClock && isForwards) losses.push({ fromMs: nowMs(), toMs: nowMs() + STEP_MS })
+      // A step forwards ends leases before their time. The way back from a step backwards ends those that were granted
+      // or renewed while the clock was wrong, and no others.
+      const noteStep = (since: { writtenFromMs?: number }): void => {
+        if (scenario.hasClientClock) losses.push({ fromMs: nowMs(), toMs: nowMs() + STEP_MS, ...since })
       }
-      noteStep(byMs > 0)
+      const writtenFromMs = nowMs() - STEP_MS
+      if (byMs > 0) noteStep({})
       return clients.stepClocks(fault.clients, byMs, async () => {
         await pause(fault.forMs, signal)
-        noteStep(byMs < 0)
+        if (byMs < 0) noteStep({ writtenFromMs })
       })
     }
     default:

@@ -27,9 +27,9 @@ export class Links implements AsyncDisposable {
     for (const { proxy } of this.#at(ways)) proxy.cut()
   }
 
-  /** Sends new connections of these clients to another server. */
-  redirect(clients: readonly number[], port: number): void {
-    for (const client of clients) for (const { proxy } of this.#links[client] ?? []) proxy.redirect(port)
+  /** Sends new connections to another server. */
+  redirect(ways: Ways, port: number): void {
+    for (const { proxy } of this.#at(ways)) proxy.redirect(port)
   }
 
   /** Returns a function that ends the fault. */

@@ -13,19 +13,28 @@ export interface Recipe {
    * property begins before: fencing tokens rise over any one of these faults at a time, not over two at once.
    */
   aloneForMs?(faults: readonly FaultKind[]): number
+  /**
+   * It shows what the store keeps under this fault alone: it begins so long after the end of all others, and no other
+   * begins before its end.
+   */
+  calmAfterMs?: number
 }
 
 /** Draws the same faults for the same seed. Faults overlap: one can begin before the last one has ended. */
 export function drawFaults(draw: Draw, recipes: readonly Recipe[], { forMs, everyMs }: Pace): Fault[] {
   const faults: Fault[] = []
-  let freeAtMs = 0
+  let [freeAtMs, busyUntilMs, calmUntilMs] = [0, 0, 0]
   for (let atMs = draw.between(0, everyMs); atMs < forMs; atMs += everyMs * draw.between(0.1, 1.9)) {
     const possible = recipes.filter(({ aloneForMs }) => aloneForMs === undefined || atMs >= freeAtMs)
-    if (possible.length === 0) continue
+    if (possible.length === 0 || atMs < calmUntilMs) continue
     const recipe = draw.weighted(possible.map((each) => [each, each.weight] as const))
     const drawn = recipe.draw(draw)
-    for (const { afterMs = 0, ...fault } of drawn) faults.push({ atMs: Math.round(atMs + afterMs), ...fault })
-    const endMs = atMs + Math.max(...drawn.map((fault) => (fault.afterMs ?? 0) + durationMs(fault)))
+    const fromMs = recipe.calmAfterMs === undefined ? atMs : Math.max(atMs, freeAtMs, busyUntilMs + recipe.calmAfterMs)
+    if (fromMs >= forMs) continue
+    for (const { afterMs = 0, ...fault } of drawn) faults.push({ atMs: Math.round(fromMs + afterMs), ...fault })
+    const endMs = fromMs + Math.max(...drawn.map((fault) => (fault.afterMs ?? 0) + durationMs(fault)))
+    busyUntilMs = Math.max(busyUntilMs, endMs)
+    if (recipe.calmAfterMs !== undefined) calmUntilMs = endMs
     if (recipe.aloneForMs !== undefined) freeAtMs = endMs + recipe.aloneForMs(drawn)
   }
   return faults.sort((a, b) => a.atMs - b.atMs)
@@ -39,7 +48,10 @@ export interface Pace {
 
 /** How long a fault is planned to last. Starting a server again takes longer. */
 const durationMs = (fault: FaultKind): number =>
-  ('forMs' in fault ? fault.forMs : 0) + ('downMs' in fault ? fault.downMs : 0) + ('lagMs' in fault ? fault.lagMs : 0)
+  ('forMs' in fault ? fault.forMs : 0) +
+  ('downMs' in fault ? fault.downMs : 0) +
+  ('lagMs' in fault ? fault.lagMs : 0) +
+  ('wrongMs' in fault ? fault.wrongMs : 0)
 
 /** The faults of every store that is reached over a network, and of the client processes. */
 export function commonRecipes({ clients, servers }: { clients: number; servers: number }): Recipe[] {

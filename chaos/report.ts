@@ -38,6 +38,8 @@ export interface Report {
   unchecked: { writes: number; lost: number; lostAfterCheck: number }
   /** When losses were signalled, after the deadline of the lease. */
   signals: { running: Times; stalled: Times }
+  /** Leases and claims that were judged under a fault alone that the store promises to bear. */
+  kept: { leases: number; claims: number }
   /** Pairs of waiters whose order was known, and queues of all clients after the faults. */
   orderedPairs: number
   queues: number
@@ -92,6 +94,7 @@ export function tableOf(report: Report): string {
     ],
     ['loss to signal', `${timesText(signals.running)}, from the deadline of the lease`],
     ['', `${timesText(signals.stalled)}, in processes that were stalled at the deadline`],
+    ['kept', `${report.kept.leases} leases and ${report.kept.claims} claims were judged under one fault alone`],
     ['order', `${report.orderedPairs} pairs of waiters, ${report.queues} queues of all clients`],
     [
       'linearizable',

@@ -1,4 +1,5 @@
 import type { Loss } from './check.ts'
+import type { Spared } from './checks/kept.ts'
 import type { ClientPlan } from './clients.ts'
 import type { StoreSettings } from './connect.ts'
 import type { Draw } from './draw.ts'
@@ -12,6 +13,8 @@ export interface Stage extends AsyncDisposable {
   readonly links: Links
   /** Filled by the faults that make the store lose leases. */
   readonly losses: Loss[]
+  /** Filled by the faults under which leases must be kept. */
+  readonly spared?: readonly Spared[]
   /**
    * Injects a fault into the servers, and resolves at its end. `signal` ends it early. Resolves with false if the fault
    * is not possible now, because of another fault or of the driver's rules.

@@ -1,4 +1,5 @@
 import { CHECKS, judge } from './checks/judge.ts'
+import { keptOf } from './checks/kept.ts'
 import { growthOf } from './checks/memory.ts'
 import { overtaken } from './checks/order.ts'
 import type { Finding, Run } from './checks/run.ts'
@@ -43,6 +44,7 @@ export class Tally {
       lostUpdates: [],
       unchecked: { writes: 0, lost: 0, lostAfterCheck: 0 },
       signals: { running: { count: 0 }, stalled: { count: 0 } },
+      kept: { leases: 0, claims: 0 },
       orderedPairs: 0,
       queues: 0,
       linear: { operations: 0, windows: 0, undecided: [] },
@@ -150,6 +152,9 @@ export class Tally {
     this.#signals.running.push(...running)
     this.#signals.stalled.push(...stalled)
     report.signals = { running: timesOf(this.#signals.running), stalled: timesOf(this.#signals.stalled) }
+    const { leases, claims } = keptOf(run)
+    report.kept.leases += leases
+    report.kept.claims += claims
     report.orderedPairs += overtaken(run).pairs
     for (const history of run.histories) {
       report.memoryGrowthBytes = Math.max(report.memoryGrowthBytes, growthOf(history)?.bytes ?? 0)
@@ -166,19 +171,22 @@ export class Tally {
   }
 }
 
-function runOf({ histories, done, losses, records, queue, left, setting }: Episode): Run {
+function runOf({ histories, done, losses, spared, stalls, records, queue, left, setting }: Episode): Run {
   const settings = setting.clients.map((client) => client.settings)
   const longest = (seconds: readonly number[]): number => Math.max(0, ...seconds) * 1_000
   return {
     histories,
     faults: done,
     losses,
+    spared,
+    stalls,
     records,
     queue,
     left,
     hasQueue: settings.every(({ driver }) => driver !== 'redlock' && driver !== 'advisory'),
     callTimeoutMs: longest(settings.map(({ callTimeoutSeconds }) => callTimeoutSeconds)),
     waiterTtlMs: Math.min(...settings.map(({ waiterTtlSeconds }) => waiterTtlSeconds * 1_000)),
+    keptTtlMs: setting.longestTtlMs,
   }
 }
 

@@ -1,5 +1,5 @@
 import type { LockOptions, LockResult, Term } from 'holdfast'
-import type { ClientSettings, Work } from './client-settings.ts'
+import type { ClientSettings, Kept, Work } from './client-settings.ts'
 import type { Draw } from './draw.ts'
 import { type ClaimKind, nowMs, type Share } from './history.ts'
 import type { HistoryWriter } from './history-writer.ts'
@@ -30,6 +30,35 @@ export async function runTask(task: Task): Promise<void> {
   while (!stop.aborted) {
     await DO[draw.weighted(kinds)](task)
     await pause(draw.between(1, 80), stop)
+  }
+}
+
+/** Holds what no other client claims, until the store has lost it, and then again. */
+export async function keep(task: Task, { name, kind }: Kept): Promise<void> {
+  const { store, stop, draw, settings } = task
+  const share: Share = {
+    ...(kind !== 'lock' && { mode: 'shared' }),
+    ...(kind === 'permits' && { limit: PERMITS, permits: 1 }),
+  }
+  const ask = (options: LockOptions): Promise<LockResult> | undefined => {
+    if (kind === 'read') return store.sharing?.acquireRead(name, options)
+    return kind === 'permits' ? store.permits?.acquire(name, options) : store.lock.acquire(name, options)
+  }
+  while (!stop.aborted) {
+    const terms = {
+      ttlSeconds: settings.ttlSeconds.most,
+      waitSeconds: 10,
+      heartbeat: true,
+      isBySignal: draw.chance(0.5),
+    }
+    await claim(
+      task,
+      { name, kind: 'keep', ...share },
+      async (options) => ask(options)?.then(heldOf),
+      terms,
+      (watch) => pause(Number.POSITIVE_INFINITY, stop, watch.signal),
+    )
+    await pause(100, stop)
   }
 }
 
@@ -116,13 +145,12 @@ function termOf(term: Term): Held {
   }
 }
 
+type What = { name: string; kind: ClaimKind } & Share
+type Ask = (options: LockOptions) => Promise<Answer | undefined>
+
 /** Makes one claim, and uses its lease. */
-async function once(
-  task: Task,
-  what: { name: string; kind: ClaimKind } & Share,
-  ask: (options: LockOptions) => Promise<Answer | undefined>,
-): Promise<void> {
-  const { history, watches, draw, stop, settings } = task
+async function once(task: Task, what: What, ask: Ask): Promise<void> {
+  const { draw, settings } = task
   const { least, most } = settings.ttlSeconds
   const isElection = what.kind === 'election'
   const ttlSeconds = isElection ? most : draw.between(least, most)
@@ -130,13 +158,43 @@ async function once(
   const heartbeat = isElection || draw.chance(0.7)
   const isBySignal = draw.chance(0.5)
   const abortsAfterMs = waitSeconds > 0 && draw.chance(0.1) ? draw.between(5, 2_000) : undefined
+  const terms = { ttlSeconds, waitSeconds, heartbeat, isBySignal, abortsAfterMs }
+  await claim(task, what, ask, terms, async (watch) => {
+    if (what.kind === 'lock' && what.name !== NAMES.sharing) {
+      await updateRecords(task, what.name, watch, ttlSeconds * 1_000)
+    }
+    // One in ten leases without a heartbeat is left to expire.
+    const isLeft = !heartbeat && draw.chance(0.1)
+    await holdFor(task, watch, isLeft ? Number.POSITIVE_INFINITY : holdMs(draw, ttlSeconds))
+  })
+}
+
+interface Terms {
+  ttlSeconds: number
+  /** 0: it does not wait. */
+  waitSeconds: number
+  heartbeat: boolean
+  /** The holder looks at the signal alone. */
+  isBySignal: boolean
+  abortsAfterMs?: number | undefined
+}
+
+/** Makes a claim, and releases its lease after `use`. */
+async function claim(
+  task: Task,
+  what: What,
+  ask: Ask,
+  { ttlSeconds, waitSeconds, heartbeat, isBySignal, abortsAfterMs }: Terms,
+  use: (watch: Watch) => Promise<void>,
+): Promise<void> {
+  const { history, watches, stop, settings } = task
   const ttlMs = ttlSeconds * 1_000
   const askedAt = nowMs()
-  const claim = history.claim({ ...what, ttlMs, askedAt, waitMs: waitSeconds * 1_000 })
-  const aborting = abortable(stop, abortsAfterMs, () => history.abort(claim, nowMs()))
+  const number = history.claim({ ...what, ttlMs, askedAt, waitMs: waitSeconds * 1_000 })
+  const aborting = abortable(stop, abortsAfterMs, () => history.abort(number, nowMs()))
   const answered = (outcome: 'granted' | 'refused' | 'aborted' | 'failed', code?: string): number => {
     const atMs = nowMs()
-    history.answer(claim, atMs, outcome, code)
+    history.answer(number, atMs, outcome, code)
     return atMs
   }
   let lease: Held | undefined
@@ -156,23 +214,21 @@ async function once(
   }
   const knownAt = answered('granted')
   const waitingAt = task.waitingSince(what.name, lease.fencingToken)
-  if (waitingAt !== undefined) history.waiting(claim, waitingAt)
+  if (waitingAt !== undefined) history.waiting(number, waitingAt)
   const grant = {
     ...what,
-    claim,
+    claim: number,
     token: lease.fencingToken,
     ttlMs,
     askedAt,
     knownAt,
+    renewals: [],
     ...(lease.held && { heldUntil: knownAt }),
     ...(settings.confirmed && { confirmed: true }),
   }
   const watch = watches.begin(task.task, lease, grant, isBySignal)
   try {
-    if (what.kind === 'lock' && what.name !== NAMES.sharing) await updateRecords(task, what.name, watch, ttlMs)
-    // One in ten leases without a heartbeat is left to expire.
-    const isLeft = !heartbeat && draw.chance(0.1)
-    await holdFor(task, watch, isLeft ? Number.POSITIVE_INFINITY : holdMs(draw, ttlSeconds))
+    await use(watch)
     await watch.release((error) => task.noteError('release', error))
   } finally {
     watches.forget(watch)

@@ -2,11 +2,10 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { nowMs } from './history.ts'
 import type { Grant, HistoryWriter } from './history-writer.ts'
+import { STALL_MS } from './stalls.ts'
 
 /** The interval between two checks of a lease while it is held. */
 const TICK_MS = 10
-/** A process whose timers did not run for longer than this was stalled. */
-const STALL_MS = 25
 const MEMORY_EVERY_MS = 2_000
 /** How long after the loss of a lease its signal is waited for, before it counts as missing. */
 const SIGNAL_WITHIN_MS = 2_000
@@ -47,7 +46,7 @@ export class Watch {
     this.task = task
     this.isBySignal = isBySignal
     this.#history = history
-    this.confirmed()
+    this.#readDeadline()
     this.#heldUntil = grant.heldUntil
     this.#number = history.grant(grant)
     this.signal = lease.signal
@@ -57,14 +56,19 @@ export class Watch {
 
   /** Must be called when the store has confirmed the lease, and when an extension is sent. */
   confirmed(): void {
+    this.#readDeadline()
+    this.#history.renewed(this.#number, nowMs())
+  }
+
+  #readDeadline(): void {
     const from = nowMs()
     const leftMs = this.lease.remainingSeconds * 1_000
     if (leftMs > 0) this.#deadline = { from: from + leftMs, to: nowMs() + leftMs }
   }
 
-  /** Is called by a timer. */
-  tick(): void {
-    if (this.isBySignal && !this.signal.aborted) this.#countLate(nowMs())
+  /** Is called by a timer, which began at this time: a process that stalls in the midst of a turn is not late. */
+  tick(beganAtMs: number): void {
+    if (this.isBySignal && !this.signal.aborted) this.#countLate(beganAtMs)
     this.look()
   }
 
@@ -167,7 +171,7 @@ export class Watches {
     if (atMs - this.#lastMs > STALL_MS) this.#history.stall({ fromMs: this.#lastMs, toMs: atMs })
     this.#lastMs = atMs
     this.#history.alive(atMs)
-    for (const each of this.#all) each.tick()
+    for (const each of this.#all) each.tick(atMs)
     if (atMs >= this.#memoryAtMs) this.#measure(atMs)
   }
 

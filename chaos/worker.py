@@ -162,6 +162,19 @@ class Client:
     async def queuedToken(self, name: str) -> int:  # noqa: N802: the harness calls it so
         return await self._queued[name]
 
+    async def queueState(self, name: str) -> str:  # noqa: N802: the harness calls it so
+        """Why `queue` has no place in the queue: how far it has come, and what the store says to this client."""
+        task = self._queued[name]
+        own = "it still waits"
+        if task.done():
+            own = f"it failed: {task.exception()}" if task.exception() else f"it was granted {task.result()}"
+        try:
+            seen = await self._lock.inspect(name)
+            said = f"it sees {len(seen.leases)} leases and {len(seen.waiters)} waiters"
+        except HoldfastError as error:
+            said = f"it cannot inspect: {error}"
+        return f"{own}; {said}"
+
     async def stop(self) -> None:
         await self.quiet()
         self._looking.cancel()

@@ -6,7 +6,7 @@ import { nowMs } from './history.ts'
 import { HistoryWriter } from './history-writer.ts'
 import { openStore, type Store, workOf } from './open-store.ts'
 import { RecordClient } from './record-client.ts'
-import { runTask } from './tasks.ts'
+import { keep, runTask } from './tasks.ts'
 import { Watches } from './watch.ts'
 
 export type { ClientSettings } from './client-settings.ts'
@@ -40,21 +40,16 @@ export async function start(settings: ClientSettings): Promise<void> {
   watches = watching
   store = opened
   stopping = stop
-  tasks = Array.from({ length: settings.tasks }, (_, task) =>
-    runTask({
-      store: opened,
-      work,
-      history: writer,
-      watches: watching,
-      waitingSince,
-      record,
-      task,
-      settings,
-      draw: new Draw(`${settings.seed}/${task}`),
-      stop: stop.signal,
-      noteError,
-    }),
-  )
+  const taskOf = (task: number) => ({
+    ...{ store: opened, work, history: writer, watches: watching, waitingSince, record, task, settings },
+    draw: new Draw(`${settings.seed}/${task}`),
+    stop: stop.signal,
+    noteError,
+  })
+  tasks = [
+    ...Array.from({ length: settings.tasks }, (_, task) => runTask(taskOf(task))),
+    ...settings.kept.map((kept, at) => keep(taskOf(settings.tasks + at), kept)),
+  ]
 }
 
 /** Ends every task: gives up waiting claims, and releases leases. Resolves when all tasks have ended. */

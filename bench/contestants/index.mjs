@@ -58,7 +58,7 @@ export const entries = [
 
   entry('INSERT, DELETE', 'floor', 'sqlite', 'sqlite-floor', ['pair']),
   entry('async-mutex', 'floor', 'sqlite', 'async-mutex', ['wait']),
-  entry('holdfast', 'holdfast', 'sqlite', 'holdfast', LOCK),
+  entry('holdfast', 'holdfast', 'sqlite', 'holdfast', [...LOCK, 'keep']),
 
   entry('async-mutex', 'floor', 'memory', 'async-mutex', ['pair', 'wait']),
   entry('holdfast', 'holdfast', 'memory', 'holdfast', ['pair', 'wait', 'consume']),

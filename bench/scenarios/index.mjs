@@ -1,6 +1,7 @@
 // @ts-check
 import { scenario as acquire } from './acquire.mjs'
 import { scenario as capacity } from './capacity.mjs'
+import { scenario as crowd } from './crowd.mjs'
 import { scenario as growthLeases } from './growth-leases.mjs'
 import { scenario as growthProcesses } from './growth-processes.mjs'
 import { scenario as growthWaiters } from './growth-waiters.mjs'
@@ -26,6 +27,7 @@ export const scenarios = [
   startUp,
   growthWaiters,
   growthProcesses,
+  crowd,
   growthLeases,
   capacity,
 ]

@@ -2,6 +2,7 @@ import { CODES } from '../codes.ts'
 import type { LeaseHistory } from '../history.ts'
 import { excessesOf, overlapsOf, permitsOf } from './exclusion.ts'
 import { fallingOf } from './fencing.ts'
+import { kept } from './kept.ts'
 import { isExcused } from './losses.ts'
 import { memory } from './memory.ts'
 import { order } from './order.ts'
@@ -90,6 +91,7 @@ export const CHECKS: readonly Check[] = [
   signal,
   resurrection,
   waiters,
+  kept,
   order,
   limit,
   election,

@@ -9,6 +9,8 @@ export interface Loss {
   toMs: number
   /** The store has lost the leases of these clients only. Absent: of all clients. */
   clients?: readonly number[]
+  /** The store has lost only leases that were written since then. The clock was right before. */
+  writtenFromMs?: number
   /** Also leases that a replica had confirmed: all copies were lost, or the clock has ended them. */
   isOfConfirmed?: boolean
 }
@@ -26,11 +28,16 @@ export function isExcused(overlap: { first: LeaseHistory; second: LeaseHistory }
   const client = clientOf(first.id)
   const bothFrom = Math.max(first.knownAt, second.knownAt)
   return losses.some(
-    ({ fromMs, toMs, clients, isOfConfirmed = false }) =>
+    ({ fromMs, toMs, clients, isOfConfirmed = false, writtenFromMs = Number.NEGATIVE_INFINITY }) =>
       first.askedAt <= toMs &&
+      lastWriteOf(first) >= writtenFromMs &&
       second.knownAt >= fromMs &&
       bothFrom <= toMs + MOST_TTLS * first.ttlMs &&
       (isOfConfirmed || !first.confirmed) &&
       (clients?.includes(client) ?? true),
   )
 }
+
+/** A process that does not record its renewals may have renewed it at any time. */
+const lastWriteOf = ({ knownAt, renewals }: LeaseHistory): number =>
+  renewals === undefined ? Number.POSITIVE_INFINITY : Math.max(knownAt, ...renewals)

@@ -1,5 +1,6 @@
-import type { ClaimHistory, ClientHistory, LeaseHistory, RateHistory } from '../history.ts'
+import type { ClaimHistory, ClientHistory, LeaseHistory, RateHistory, Stall } from '../history.ts'
 import type { RecordHistory } from '../record.ts'
+import type { Spared } from './kept.ts'
 import type { Loss } from './losses.ts'
 
 /** Everything that is known of an episode when it has ended. */
@@ -7,6 +8,9 @@ export interface Run {
   histories: readonly ClientHistory[]
   faults: readonly InjectedFault[]
   losses: readonly Loss[]
+  spared: readonly Spared[]
+  /** When the process of the proxies was stalled. */
+  stalls: readonly Stall[]
   records: readonly RecordHistory[]
   /** The clients in the order in which they queued for one lock after the faults, and the tokens that they got. */
   queue: readonly { client: number; token: number }[]
@@ -16,6 +20,8 @@ export interface Run {
   hasQueue: boolean
   callTimeoutMs: number
   waiterTtlMs: number
+  /** Of the leases that are held for as long as possible. */
+  keptTtlMs: number
 }
 
 /** A fault, with what says whom it hits. A fault that names no client hits all of them. */

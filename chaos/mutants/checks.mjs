@@ -63,6 +63,7 @@ export function together(names) {
  * @param {string} file
  */
 function serversFor(file) {
+  if (file.includes('many-members')) return 'none'
   if (/\/(redis|redlock)\//.test(file)) return 'redis,cluster,sentinel'
   if (/\/postgres(-advisory)?\//.test(file)) return 'postgres,pgbouncer'
   return /\/(core|memory|sqlite)\//.test(file) ? 'none' : 'redis,cluster,sentinel,postgres,pgbouncer'

@@ -4,6 +4,14 @@
 /** @type {Mutant[]} */
 export const core = [
   {
+    name: 'list-waits-for-every-part',
+    breaks: 'a Cluster master that hangs delays the answers of the others',
+    file: 'src/core/store/calls.ts',
+    search: 'if (kind.partOf === undefined) return [this]',
+    replace: 'if (kind.partOf === undefined || requests.length > 0) return [this]',
+    checks: ['test/drivers/redis/cluster-failures.test.ts :: failure 62: if one node fails'],
+  },
+  {
     name: 'grant-of-an-older-request',
     breaks: 'a late message about a grant that has ended counts',
     file: 'src/core/claim/pending-claim.ts',

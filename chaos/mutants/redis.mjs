@@ -38,6 +38,17 @@ export const redis = [
     checks: ['test/drivers/redis/cluster.test.ts :: rule 7'],
   },
   {
+    name: 'redis-renewal-needs-memory',
+    breaks: 'shared leases and those that were handed over are lost while the server is at its memory limit',
+    file: LEASES,
+    search: [
+      '  -- There is no such field. But it is a write command, as before every answer, and one that needs no memory.',
+      "  take('HDEL', data, '')",
+    ].join('\n'),
+    replace: "  redis.call('HSET', data, '', '')\n  take('HDEL', data, '')",
+    checks: ['test/drivers/redis/upkeep.test.ts :: failure 63'],
+  },
+  {
     name: 'redis-asking-again-is-refused',
     breaks: 'after a lost reply, a client is locked out by itself',
     file: LEASES,
@@ -92,6 +103,14 @@ export const redis = [
     search: 'return limit == 0 or out + permits <= limit',
     replace: 'return limit == 0 or out + permits <= limit + 1',
     checks: ['redis histories'],
+  },
+  {
+    name: 'redis-expired-permit-counted-twice',
+    breaks: 'a semaphore loses permits, and a writer waits behind no reader',
+    file: LEASES,
+    search: "redis.call('HINCRBY', data, 'n', textOf(permits - kept))",
+    replace: "redis.call('HINCRBY', data, 'n', textOf(permits))",
+    checks: ['test/drivers/many-members.test.ts :: redis'],
   },
   {
     name: 'redis-writer-beside-readers',

@@ -84,6 +84,17 @@ export const redlock = [
     checks: ['test/drivers/redlock/voters.test.ts :: failure 59|failure 60', 'test/chaos/model-node.test.ts'],
   },
   {
+    name: 'redlock-guard-trusts-uptime',
+    breaks: 'a server that restarted with older data and a clock that was behind votes at once',
+    file: 'protocol/redis/ballot.lua',
+    search: 'if runId ~= runIdNow or sinceMs > nowMs then sinceMs = nowMs end',
+    replace: [
+      'if not sinceMs or sinceMs > nowMs then sinceMs = nowMs end',
+      "  if runId ~= runIdNow then sinceMs = nowMs - string.match(info, 'uptime_in_seconds:(%-?%d+)') * 1000 end",
+    ].join('\n'),
+    checks: ['test/drivers/redlock/voters.test.ts :: failure 60'],
+  },
+  {
     name: 'redlock-repair-while-silent',
     breaks: 'a lease is written again on a node that may have forgotten the lease of another client',
     file: 'protocol/redis/ballot.lua',
@@ -121,6 +132,22 @@ export const redlock = [
     file: 'src/drivers/redlock/driver.ts',
     search: 'if (known.length === 0 || closed) return',
     replace: 'if (known.length >= 0 || closed) return',
+    checks: ['test/drivers/redlock/voters.test.ts :: failure 61'],
+  },
+  {
+    name: 'redlock-repair-after-a-forced-release',
+    breaks: 'a repair that was sent before a forced release brings the lease back',
+    file: 'protocol/redis/ballot.lua',
+    search: 'if bar >= tonumber(token) then',
+    replace: 'if bar > tonumber(token) then',
+    checks: ['test/drivers/redlock/force-release.test.ts'],
+  },
+  {
+    name: 'redlock-repair-by-its-own-driver-only',
+    breaks: 'a lease that a heartbeat thread renews is lost in a rolling restart',
+    file: 'src/drivers/redlock/driver.ts',
+    search: 'if (source === undefined || unknown.length === 0) return',
+    replace: 'if (source === undefined || unknown.length >= 0) return',
     checks: ['test/drivers/redlock/voters.test.ts :: failure 61'],
   },
   {

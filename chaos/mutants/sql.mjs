@@ -1,9 +1,8 @@
 // @ts-check
 /** @import { Mutant } from './mutant.mjs' */
 
-const LEASES = 'protocol/postgres/0004-leases.sql'
-const QUEUE = 'protocol/postgres/0003-queue.sql'
-const ONE = 'protocol/postgres/0014-one.sql'
+const SCHEMA = 'protocol/postgres/schema.sql'
+const FUNCTIONS = 'protocol/postgres/functions.sql'
 const NOTIFY = 'src/drivers/postgres/notify-connection.ts'
 const SQLITE = 'protocol/sqlite/statements.sql'
 
@@ -17,7 +16,7 @@ export const sql = [
   {
     name: 'postgres-now-for-clock-timestamp',
     breaks: 'expiry is judged by the start of the transaction, which may have waited for the row',
-    file: QUEUE,
+    file: FUNCTIONS,
     search: 'v_now       CONSTANT TIMESTAMPTZ := clock_timestamp();',
     replace: 'v_now       CONSTANT TIMESTAMPTZ := now();',
     checks: [
@@ -28,9 +27,9 @@ export const sql = [
   {
     name: 'postgres-row-lock-dropped',
     breaks: 'two clients read a free row, and both take it',
-    file: LEASES,
-    search: 'WHERE lock_name = p_lock_name FOR UPDATE;\n  ELSIF',
-    replace: 'WHERE lock_name = p_lock_name;\n  ELSIF',
+    file: FUNCTIONS,
+    search: 'WHERE lock_name = p_lock_name FOR UPDATE SKIP LOCKED;',
+    replace: 'WHERE lock_name = p_lock_name;',
     checks: [
       'test/drivers/postgres/conformance.test.ts :: through pg: .*race for',
       'test/drivers/postgres/conformance.test.ts :: through pg: .*rule ',
@@ -40,31 +39,31 @@ export const sql = [
   {
     name: 'postgres-renew-compares-no-token',
     breaks: 'a renewal for an older token prolongs a newer lease',
-    file: LEASES,
-    search: 'd.claim_id = p_claims[1] AND d.fencing_token = p_tokens[1]',
-    replace: 'd.claim_id = p_claims[1]',
+    file: FUNCTIONS,
+    search: 'AND claim_id = p_claim_id AND (p_token IS NULL OR d.fencing_token = p_token)',
+    replace: 'AND claim_id = p_claim_id',
     checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*rule 7'],
   },
   {
     name: 'postgres-renew-after-expiry',
     breaks: 'a renewal brings an expired lease back',
-    file: LEASES,
-    search: "AND d.mode = 'exclusive' AND d.expires_at > clock_timestamp() AND before.lock_name = d.lock_name",
-    replace: "AND d.mode = 'exclusive' AND before.lock_name = d.lock_name",
+    file: FUNCTIONS,
+    search: 'AND NOT contended AND expires_at > clock_timestamp()\n    RETURNING',
+    replace: 'AND NOT contended\n    RETURNING',
     checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*rule 7'],
   },
   {
     name: 'postgres-release-compares-no-token',
     breaks: 'a late release for an older token ends a newer lease',
-    file: ONE,
-    search: 'claim_id = p_claim_id AND (p_token IS NULL OR fencing_token = p_token)',
-    replace: 'claim_id = p_claim_id',
+    file: FUNCTIONS,
+    search: "AND (p_token IS NULL OR fencing_token = p_token)\n      AND mode = 'exclusive' AND NOT contended",
+    replace: "AND mode = 'exclusive' AND NOT contended",
     checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*rule 7'],
   },
   {
     name: 'postgres-stale-token-kept',
     breaks: 'a grant that waited for its row has a lower token than a holder in between',
-    file: ONE,
+    file: FUNCTIONS,
     search: 'IF v_stale THEN',
     replace: 'IF false THEN',
     checks: ['test/drivers/postgres/one-claim.test.ts :: rules 1 and 8'],
@@ -72,15 +71,15 @@ export const sql = [
   {
     name: 'postgres-counter-not-checked',
     breaks: 'the first grant after a failover has a lower token than those before it',
-    file: ONE,
-    search: 'IS NULL AND holdfast_is_raised()',
+    file: FUNCTIONS,
+    search: 'IS NULL\n        AND holdfast_tokens_are_raised()',
     replace: 'IS NULL',
     checks: ['test/drivers/postgres/one-claim.test.ts :: rule 8'],
   },
   {
     name: 'postgres-queue-is-lifo',
     breaks: 'the last waiter is served first',
-    file: QUEUE,
+    file: FUNCTIONS,
     search: 'WHERE lock_name = v_name ORDER BY place LIMIT 1;\n    IF v_waiter.place IS NULL THEN',
     replace: 'WHERE lock_name = v_name ORDER BY place DESC LIMIT 1;\n    IF v_waiter.place IS NULL THEN',
     checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*rule 10'],
@@ -88,7 +87,7 @@ export const sql = [
   {
     name: 'postgres-limit-off-by-one',
     breaks: 'a semaphore of n has n + 1 permits',
-    file: QUEUE,
+    file: FUNCTIONS,
     search: 'v_permits + v_waiter.permits > v_waiter.max_permits)',
     replace: 'v_permits + v_waiter.permits > v_waiter.max_permits + 1)',
     checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*(limit|permit)'],
@@ -96,9 +95,9 @@ export const sql = [
   {
     name: 'postgres-tokens-not-raised',
     breaks: 'tokens can fall after a restart or a restored backup',
-    file: 'protocol/postgres/0002-tokens.sql',
-    search: 'IF v_last < v_target - 1000000 THEN',
-    replace: 'IF v_last < 0 THEN',
+    file: FUNCTIONS,
+    search: "PERFORM setval('holdfast_tokens', greatest(v_clock + v_lead, v_last + v_lead / 4));",
+    replace: '',
     checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*token', 'test/drivers/postgres/clock.test.ts'],
   },
   {
@@ -137,9 +136,25 @@ export const sql = [
     name: 'sqlite-begin-without-immediate',
     breaks: 'a transaction has no write lock while it decides',
     file: 'src/drivers/sqlite/connection.ts',
-    search: "this.#inTransaction('BEGIN IMMEDIATE', work, busyUntilMs)",
-    replace: "this.#inTransaction('BEGIN', work, busyUntilMs)",
+    search: "this.#inTransaction('BEGIN IMMEDIATE', work, wait)",
+    replace: "this.#inTransaction('BEGIN', work, wait)",
     checks: ['test/drivers/sqlite/busy.test.ts', 'test/drivers/sqlite/processes.test.ts :: failure 32'],
+  },
+  {
+    name: 'sqlite-second-copy-allowed',
+    breaks: 'two copies of SQLite in one process both have the write lock',
+    file: 'src/drivers/sqlite/one-copy.ts',
+    search: 'if (others.length > 0) throw new SecondCopyError(path)',
+    replace: '',
+    checks: ['test/drivers/sqlite/one-copy.test.ts'],
+  },
+  {
+    name: 'sqlite-lease-is-cut',
+    breaks: 'a clock that goes back for a moment ends a lease that its holder relies on',
+    file: SQLITE,
+    search: 'noted.expires_at_ms = holdfast_leases.expires_at_ms AND noted.found_at_ms + ttl_ms <= ?\n    AND ? NOT',
+    replace: 'noted.expires_at_ms > 0 AND noted.found_at_ms <= ?\n    AND ? > 0 OR 0 NOT',
+    checks: ['test/drivers/sqlite/processes.test.ts :: failure 74'],
   },
   {
     name: 'sqlite-renew-compares-no-token',
@@ -170,7 +185,7 @@ export const sql = [
   {
     name: 'postgres-key-is-public',
     breaks: 'a role that may only read the tables can forge a notification',
-    file: 'protocol/postgres/0015-key.sql',
+    file: SCHEMA,
     search: 'CREATE SEQUENCE IF NOT EXISTS holdfast_key_1;',
     replace: 'CREATE SEQUENCE IF NOT EXISTS holdfast_key_1; GRANT SELECT ON holdfast_key_1 TO PUBLIC;',
     checks: ['test/drivers/postgres/forgery.test.ts'],
@@ -178,23 +193,23 @@ export const sql = [
   {
     name: 'postgres-hand-over-not-on-the-disk',
     breaks: 'a crash forgets the lease that a relaxed client has handed over',
-    file: QUEUE,
-    search: 'PERFORM holdfast_set_durability(false);',
-    replace: 'NULL;',
+    file: FUNCTIONS,
+    search: 'v_void := holdfast_set_durability(false);',
+    replace: 'v_void := false;',
     checks: ['test/drivers/postgres/durability.test.ts :: failure 36'],
   },
   {
     name: 'postgres-durability-lowered-after-a-write',
     breaks: 'a crash forgets a lease that a call has handed over before its last entry',
-    file: 'protocol/postgres/0016-durability.sql',
-    search: 'IF pg_current_xact_id_if_assigned() IS NULL THEN',
-    replace: 'IF true THEN',
+    file: FUNCTIONS,
+    search: "v_now <> 'off' AND NOT p_written THEN",
+    replace: "v_now <> 'off' THEN",
     checks: ['test/drivers/postgres/durability.test.ts :: one by one'],
   },
   {
     name: 'postgres-call-read-before-its-place-is-locked',
     breaks: 'a waiter that asked again meanwhile is not notified',
-    file: QUEUE,
+    file: FUNCTIONS,
     search: 'RETURNING channel INTO v_waiter.channel;',
     replace: ';',
     checks: ['test/drivers/postgres/proofs.test.ts :: while the release waited'],

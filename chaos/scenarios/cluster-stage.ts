@@ -7,6 +7,7 @@ import { nowMs } from '../history.ts'
 import { Links } from '../links.ts'
 import type { LoadMeter } from '../load.ts'
 import { SETTLE_MS } from '../losses.ts'
+import { NAMES } from '../open-store.ts'
 import { range } from '../plan.ts'
 import { pause, type Setting, type Stage, Turns } from '../stage.ts'
 import { replicationOf, untilLinked } from './redis-address.ts'
@@ -34,13 +35,18 @@ export class ClusterStage implements Stage {
   /** The shards of slots that were moved. */
   readonly #moved = new Map<number, number>()
 
+  /** The names that its clients claim. */
+  readonly #names: readonly string[]
+
   private constructor(parts: {
+    names: readonly string[]
     cluster: RedisCluster
     clock: ShiftedClock
     shards: Shard[]
     links: Links
     meter: LoadMeter
   }) {
+    this.#names = parts.names
     this.#cluster = parts.cluster
     this.#clock = parts.clock
     this.#shards = parts.shards
@@ -50,10 +56,16 @@ export class ClusterStage implements Stage {
     this.#faults = new RedisFaults(parts.meter)
   }
 
-  static async open({ clients }: Setting, meter: LoadMeter): Promise<ClusterStage> {
+  static async open({ clients, names: own }: Setting, meter: LoadMeter): Promise<ClusterStage> {
     const clock = await shiftedClock()
     // Only the harness fails over: on a busy machine, a healthy master may not answer in time.
-    const settings = { ...DURABLE, 'cluster-replica-no-failover': 'yes', 'cluster-enabled': 'yes' }
+    const settings = {
+      ...DURABLE,
+      'cluster-enabled': 'yes',
+      'cluster-replica-no-failover': 'yes',
+      // As Redis has it. With less, a master that hangs takes the entire Cluster down.
+      'cluster-node-timeout': '15000',
+    }
     const [cluster, ...replicas] = await Promise.all([
       startRedisCluster({ settings, clock }),
       ...range(MASTERS).map(() => startRedis({ settings, clock })),
@@ -64,11 +76,17 @@ export class ClusterStage implements Stage {
     // A new replica knows only its master at first. A client of redis that asks it for the slots then never finds the
     // others.
     await Promise.all(ports.map((port) => untilClusterIsWhole(port, ports.length)))
-    return new ClusterStage({ cluster, clock, shards, links: await Links.open(clients.length, ports), meter })
+    const kept = clients.flatMap(({ settings }) => settings.kept.map(({ name }) => name))
+    const names = [...own, ...Object.values(NAMES), ...kept]
+    return new ClusterStage({ names, cluster, clock, shards, links: await Links.open(clients.length, ports), meter })
   }
 
   get losses() {
     return this.#faults.losses.all
+  }
+
+  get spared() {
+    return this.#faults.spared
   }
 
   get url() {
@@ -91,6 +109,8 @@ export class ClusterStage implements Stage {
                 this.#loseMaster(fault.shard, () => pause(fault.downMs, signal)),
               ),
         )
+      case 'server-hung':
+        return this.#turns.take(signal, () => this.#hang(fault, signal))
       case 'scripts-flushed':
       case 'listeners-killed':
       case 'connections-killed':
@@ -131,8 +151,7 @@ export class ClusterStage implements Stage {
     { lockName, toNext, forMs }: { lockName: string; toNext: number; forMs: number },
     signal: AbortSignal,
   ): Promise<boolean> {
-    const slot = Number(await ask(this.#shardAt(0).master, 'CLUSTER', 'KEYSLOT', `lock:${lockName}`))
-    const owner = this.#moved.get(slot) ?? Math.floor((slot * MASTERS) / SLOTS)
+    const { slot, owner } = await this.#placeOf(lockName)
     const next = (owner + toNext) % MASTERS
     const [from, to] = [this.#shardAt(owner).master, this.#shardAt(next).master]
     const [fromId, toId] = await Promise.all([from, to].map(async (node) => String(await ask(node, 'CLUSTER', 'MYID'))))
@@ -153,6 +172,21 @@ export class ClusterStage implements Stage {
     }
     this.#moved.set(slot, next)
     return true
+  }
+
+  async #placeOf(lockName: string): Promise<{ slot: number; owner: number }> {
+    const slot = Number(await ask(this.#shardAt(0).master, 'CLUSTER', 'KEYSLOT', `lock:${lockName}`))
+    return { slot, owner: this.#moved.get(slot) ?? Math.floor((slot * MASTERS) / SLOTS) }
+  }
+
+  /** The locks of the other masters are held and claimed as if nothing had happened. */
+  async #hang(fault: Fault & { kind: 'server-hung' }, signal: AbortSignal): Promise<boolean> {
+    const owners = await Promise.all(this.#names.map(async (name) => (await this.#placeOf(name)).owner))
+    const names = this.#names.filter((_, at) => owners[at] !== fault.server)
+    const nodes = [{ server: this.#shardAt(fault.server).master }]
+    return this.#faults.sparing({ fault, names, answers: true }, () =>
+      this.#faults.stall(nodes, () => pause(fault.forMs, signal)),
+    )
   }
 
   /** A planned failover: the master stops writes until the replica has all of them. */

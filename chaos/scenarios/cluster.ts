@@ -2,7 +2,7 @@ import { SETTLE_MS } from '../losses.ts'
 import { clockRecipe, commonRecipes, ms, type Recipe, range } from '../plan.ts'
 import type { Scenario } from '../stage.ts'
 import { ClusterStage, MASTERS } from './cluster-stage.ts'
-import { restartRecipes, serverRecipes } from './redis-recipes.ts'
+import { CALM_MS, restartRecipes, serverRecipes } from './redis-recipes.ts'
 import { drawSetting } from './setting.ts'
 
 /** A Redis Cluster of three masters with a replica each. */
@@ -16,6 +16,7 @@ export const cluster: Scenario = {
     drawSetting(draw, options, {
       driver: 'cluster',
       servers: 2 * MASTERS,
+      keeps: ['lock', 'read', 'permits'],
       node: [
         ['ioredis', 4],
         ['redis', 3],
@@ -43,6 +44,12 @@ function recipesOf(clients: number, names: readonly string[]): Recipe[] {
           forMs: ms(draw, 50, 3_000),
         },
       ],
+    },
+    {
+      name: 'server-hung',
+      weight: 0.5,
+      draw: (draw) => [{ kind: 'server-hung', server: draw.one(range(MASTERS)), forMs: ms(draw, 4_000, 8_000) }],
+      calmAfterMs: CALM_MS,
     },
     {
       name: 'cluster-failover',

@@ -51,6 +51,10 @@ export class AddressStage implements Stage {
     return this.#faults.losses.all
   }
 
+  get spared() {
+    return this.#faults.spared
+  }
+
   get url() {
     return this.#master.server.url
   }
@@ -85,6 +89,7 @@ export class AddressStage implements Stage {
         return this.#turns.take(signal, () => this.#common(fault, signal))
       case 'server-killed':
       case 'restarted-empty':
+      case 'restarted-at-wrong-time':
         return this.#turns.take(signal, async () => {
           const isDone = await this.#common(fault, signal)
           await this.#follow(this.#replica)
@@ -137,9 +142,9 @@ export class AddressStage implements Stage {
     this.#master = successor
     this.#replica = old
     await pause(fault.gapMs, signal)
-    this.links.redirect(this.#clients, successor.server.port)
-    await pause(fault.leaveMs, signal)
     const everyWay = { clients: this.#clients, servers: [0] }
+    this.links.redirect(everyWay, successor.server.port)
+    await pause(fault.leaveMs, signal)
     if (fault.leave === 'none') this.links.cut(everyWay)
     if (fault.leave === 'some') this.links.cut({ ...everyWay, clients: fault.cut })
     if (fault.leave === 'subscriptions') await ask(old.server, 'CLIENT', 'KILL', 'TYPE', 'normal')
@@ -185,7 +190,7 @@ export class AddressStage implements Stage {
         this.losses.push({ fromMs, toMs: nowMs() })
         this.#master = successor
         this.#replica = old
-        this.links.redirect(this.#clients, successor.server.port)
+        this.links.redirect({ clients: this.#clients, servers: [0] }, successor.server.port)
         await pause(downMs, signal)
       })
       .then(async (isDone) => {

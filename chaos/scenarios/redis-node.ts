@@ -1,10 +1,12 @@
-import { rmSync } from 'node:fs'
+import { cpSync, renameSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { type ShiftedClock, shiftedClock } from '../../test/harness/clock-shim.ts'
 import { until } from '../../test/harness/processes.ts'
 import { type Server, startRedis } from '../../test/harness/servers.ts'
 import { askRedis, type RedisReply } from '../../test/harness/wire.ts'
-import type { Fault } from '../faults.ts'
+import type { Spared } from '../checks/kept.ts'
+import type { Data, Fault } from '../faults.ts'
+import { nowMs } from '../history.ts'
 import type { LoadMeter } from '../load.ts'
 import { Losses, SETTLE_MS } from '../losses.ts'
 import { pause } from '../stage.ts'
@@ -38,9 +40,21 @@ export async function endRedisNodes(nodes: readonly RedisNode[], meter: LoadMete
   for (const { clock } of nodes) clock?.[Symbol.dispose]()
 }
 
+export interface Restart {
+  data: Data
+  /** How old the data is. */
+  lagMs?: number
+  downMs: number
+  /** From then on, the clock is wrong by this. */
+  byMs?: number
+  /** Is called when the servers are down. */
+  onDown?(): void
+}
+
 /** What the faults of Redis servers need, and what they leave behind. */
 export class RedisFaults {
   readonly losses = new Losses()
+  readonly spared: Spared[] = []
   readonly #meter: LoadMeter
 
   readonly #graceMs: number | undefined
@@ -62,18 +76,18 @@ export class RedisFaults {
       case 'server-killed':
         return this.killAndRestart(nodes, () => pause(fault.downMs, signal))
       case 'restarted-empty':
-        return this.#forget(() => this.#restartEmpty(nodes, fault.downMs, signal))
+        return this.#forget(() => this.restartWith({ ...fault, data: 'none' }, nodes, signal))
       case 'data-flushed':
         return this.#forget(() => onAny(nodes, 'FLUSHALL'))
       case 'server-clock-stepped':
         return this.losses.steppingClock(fault.byMs, {
-          shift: async (toMs) => {
-            for (const { clock } of nodes) clock?.shift(toMs)
-            // A call that the server has begun may still see the old time.
-            await onAny(nodes, 'PING')
-          },
+          shift: (toMs) => this.shiftClocks(nodes, toMs),
           meanwhile: () => pause(fault.forMs, signal),
         })
+      case 'restarted-at-wrong-time':
+        return this.#restartAtWrongTime(fault, nodes, signal)
+      case 'memory-full':
+        return this.sparing({ fault }, () => this.#fillMemory(nodes, () => pause(fault.forMs, signal)))
       case 'scripts-flushed':
         return onAny(nodes, 'SCRIPT', 'FLUSH')
       case 'listeners-killed':
@@ -81,7 +95,7 @@ export class RedisFaults {
       case 'connections-killed':
         return onAny(nodes, 'CLIENT', 'KILL', 'TYPE', 'normal')
       case 'out-of-memory':
-        return this.configure(nodes, 'maxmemory', { during: '1', after: '0' }, () => pause(fault.forMs, signal))
+        return this.#fillMemory(nodes, () => pause(fault.forMs, signal))
       default:
         return undefined
     }
@@ -120,17 +134,62 @@ export class RedisFaults {
     return true
   }
 
+  /** Work during which leases that are renewed must be kept. If it fails half-way, it proves nothing. */
+  async sparing(what: Omit<Spared, 'fromMs' | 'toMs'>, work: () => Promise<boolean>): Promise<boolean> {
+    const fromMs = nowMs()
+    const isDone = await work()
+    if (isDone) this.spared.push({ ...what, fromMs, toMs: nowMs() })
+    return isDone
+  }
+
+  async restartWith(
+    { data, lagMs = 0, downMs, byMs = 0, onDown }: Restart,
+    nodes: readonly RedisNode[],
+    signal: AbortSignal,
+  ): Promise<boolean> {
+    const folders = await Promise.all(nodes.map(({ server }) => folderOf(server)))
+    const all = folders.map((folder) => ({ now: join(folder, 'appendonlydir'), older: join(folder, 'older') }))
+    if (data === 'older') for (const { now, older } of all) cpSync(now, older, { recursive: true })
+    await pause(lagMs, signal)
+    return this.killAndRestart(nodes, async () => {
+      if (data !== 'kept') for (const { now } of all) rmSync(now, { recursive: true, force: true })
+      if (data === 'older') for (const { now, older } of all) renameSync(older, now)
+      for (const { clock } of nodes) clock?.shift(byMs)
+      onDown?.()
+      await pause(downMs, signal)
+    })
+  }
+
+  async shiftClocks(nodes: readonly RedisNode[], toMs: number): Promise<void> {
+    for (const { clock } of nodes) clock?.shift(toMs)
+    // A call that the server has begun may still see the old time.
+    await onAny(nodes, 'PING')
+  }
+
+  /** As a step of the clock: all leases end when it goes forwards. Tokens are ahead of it for as long as it was. */
+  #restartAtWrongTime(
+    fault: Fault & { kind: 'restarted-at-wrong-time' },
+    nodes: readonly RedisNode[],
+    signal: AbortSignal,
+  ): Promise<boolean> {
+    const { byMs, wrongMs } = fault
+    const restart = (): Promise<boolean> => this.restartWith(fault, nodes, signal)
+    const setRight = (): Promise<boolean> => this.shiftClocks(nodes, 0).then(() => true)
+    const losing = (work: () => Promise<boolean>): Promise<boolean> => this.losses.losing({ isOfConfirmed: true }, work)
+    return this.losses.alone(Math.max(byMs, 0) + SETTLE_MS, async () => {
+      await (byMs > 0 ? losing(restart) : restart())
+      await pause(wrongMs, signal)
+      return byMs < 0 ? losing(setRight) : setRight()
+    })
+  }
+
+  #fillMemory(nodes: readonly RedisNode[], meanwhile: () => Promise<void>): Promise<boolean> {
+    return this.configure(nodes, 'maxmemory', { during: '1', after: '0' }, meanwhile)
+  }
+
   #forget(work: () => Promise<boolean>): Promise<boolean> {
     if (this.#graceMs !== undefined) return this.losses.alone(this.#graceMs, work)
     return this.losses.alone(SETTLE_MS, () => this.losses.losing({ isOfConfirmed: true }, work))
-  }
-
-  async #restartEmpty(nodes: readonly RedisNode[], downMs: number, signal: AbortSignal): Promise<boolean> {
-    const folders = await Promise.all(nodes.map(({ server }) => folderOf(server)))
-    return this.killAndRestart(nodes, async () => {
-      for (const folder of folders) rmSync(join(folder, 'appendonlydir'), { recursive: true, force: true })
-      await pause(downMs, signal)
-    })
   }
 }
 

@@ -1,3 +1,4 @@
+import type { Draw } from '../draw.ts'
 import { ms, type Recipe, range } from '../plan.ts'
 
 export interface ServerRecipeOptions {
@@ -46,8 +47,20 @@ export function serverRecipes({ servers, masters, graceMs, longestStallMs = 2_00
       draw: (draw) => [{ kind: 'data-flushed', server: draw.whole(0, masters - 1) }],
       aloneForMs: () => graceMs,
     },
+    {
+      name: 'memory-full',
+      weight: 0.5,
+      draw: (draw) => [{ kind: 'memory-full', servers: all, forMs: ms(draw, 3_000, 6_000) }],
+      calmAfterMs: graceMs + CALM_MS,
+    },
   ]
 }
+
+/** What a fault has left behind is over by then: connections are open again, and leases are back on every node. */
+export const CALM_MS = 3_000
+
+/** The offset of a clock that was never set. */
+export const wrongTimeMs = (draw: Draw): number => draw.one([-3_600_000, 3_600_000])
 
 /** A server is killed and starts again, with its data or without. */
 export function restartRecipes({ servers, masters, graceMs }: ServerRecipeOptions): Recipe[] {

@@ -42,6 +42,10 @@ export class SentinelStage implements Stage {
     return this.#faults.losses.all
   }
 
+  get spared() {
+    return this.#faults.spared
+  }
+
   get url() {
     return this.#master.url
   }

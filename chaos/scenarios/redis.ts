@@ -3,7 +3,7 @@ import { SETTLE_MS } from '../losses.ts'
 import { clockRecipe, commonRecipes, ms, type Recipe, range } from '../plan.ts'
 import type { Scenario, Setting } from '../stage.ts'
 import { AddressStage } from './redis-address.ts'
-import { restartRecipes, serverRecipes } from './redis-recipes.ts'
+import { restartRecipes, serverRecipes, wrongTimeMs } from './redis-recipes.ts'
 import { SentinelStage } from './redis-sentinel.ts'
 import { drawSetting } from './setting.ts'
 
@@ -37,6 +37,7 @@ export const redis: Scenario = {
         ['url', isSentinel ? 0 : 2],
       ],
       python: ['redis.asyncio', 'redis', 'url'],
+      keeps: ['lock', 'read', 'permits'],
       canConfirm: !isMixed,
     })
   },
@@ -101,6 +102,22 @@ function addressRecipes(clients: number): Recipe[] {
           ? { kind: 'too-few-replicas', by: 'count', forMs: ms(draw, 20, 2_000) }
           : { kind: 'too-few-replicas', by: 'stalled-replica', forMs: ms(draw, 2_500, 4_000) },
       ],
+    },
+    {
+      name: 'restarted-at-wrong-time',
+      weight: 1,
+      draw: (draw) => [
+        {
+          kind: 'restarted-at-wrong-time',
+          server: 0,
+          data: 'kept',
+          lagMs: 0,
+          byMs: wrongTimeMs(draw),
+          wrongMs: ms(draw, 0, 3_000),
+          downMs: ms(draw, 0, 1_000),
+        },
+      ],
+      aloneForMs: ([fault]) => Math.max(fault !== undefined && 'byMs' in fault ? fault.byMs : 0, 0) + SETTLE_MS,
     },
     {
       name: 'master-killed',

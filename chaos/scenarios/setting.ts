@@ -1,3 +1,4 @@
+import type { Kept } from '../client-settings.ts'
 import type { ClientPlan } from '../clients.ts'
 import type { StoreSettings } from '../connect.ts'
 import type { Draw } from '../draw.ts'
@@ -15,13 +16,15 @@ export interface Choices {
   /** How clients in Python connect. */
   python?: readonly Through[]
   nodeTimeoutSeconds?: number
+  /** What each client holds for as long as it can. */
+  keeps?: readonly Kept['kind'][]
   /** A draw decides which clients wait for a replica. */
   canConfirm?: boolean
 }
 
 /** Draws the clients of an episode. */
 export function drawSetting(draw: Draw, options: SettingOptions, choices: Choices): Setting {
-  const { driver, topology = '', servers, nodeTimeoutSeconds = 1, canConfirm = false } = choices
+  const { driver, topology = '', servers, nodeTimeoutSeconds = 1, keeps = [], canConfirm = false } = choices
   const { clients, tasks, isMixed, longestTtlSeconds } = options
   const callTimeoutSeconds = draw.one([1.5, 5])
   // Short, so that the waiters of killed processes do not delay the others for most of the time.
@@ -38,6 +41,7 @@ export function drawSetting(draw: Draw, options: SettingOptions, choices: Choice
         driver,
         through: isPython ? draw.one(choices.python ?? ['url']) : through,
         names,
+        kept: isPython ? [] : keeps.map((kind) => ({ name: `keep:${client}:${kind}`, kind })),
         tasks,
         ttlSeconds: { least: longestTtlSeconds / 2, most: longestTtlSeconds },
         nodeTimeoutSeconds,

@@ -46,6 +46,20 @@ function recipesOf(clients: number): Recipe[] {
       aloneForMs: ([fault]) => (fault !== undefined && 'byMs' in fault ? Math.abs(fault.byMs) : 0) + SETTLE_MS,
     },
     {
+      name: 'clock-back-and-forth',
+      weight: 2,
+      draw: (draw) => {
+        let afterMs = 0
+        return range(draw.whole(2, 4)).map(() => {
+          const forMs = ms(draw, 50, 1_500)
+          const step = { byMs: -ms(draw, 500, draw.one([2_000, 6_000])), forMs, afterMs }
+          afterMs += forMs + ms(draw, 100, 500)
+          return { kind: 'client-clock-stepped', clients: range(clients), ...step }
+        })
+      },
+      aloneForMs: (faults) => Math.max(...faults.map((each) => ('byMs' in each ? -each.byMs : 0))) + SETTLE_MS,
+    },
+    {
       name: 'file-locked',
       weight: 3,
       draw: (draw) => [

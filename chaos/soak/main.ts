@@ -4,9 +4,11 @@ import { parseArgs } from 'node:util'
 import { chartOf } from './chart.ts'
 import { judge } from './judge.ts'
 import { exitCodeOf, mib, reportOf, tableOf } from './report.ts'
+import { type RollingOptions, rollRestarts } from './rolling-restart.ts'
 import { runSoak, type Sample, type SoakOptions } from './run-soak.ts'
 
 const USAGE = `npm run soak -- --driver NAME [options]
+       npm run soak -- --rolling-restart kept|none [--seconds N] [--leases N] [--longest-ttl N] [--restart-every N]
 
   --driver NAME              redis, postgres
   --minutes N, --seconds N   how long leases come and go (default: 30 minutes)
@@ -17,17 +19,22 @@ const USAGE = `npm run soak -- --driver NAME [options]
   --cut-every SECONDS        average time between two cut connections (default: 20)
   --dist PATH                the built package under test (default: dist of this repository)
   --out FOLDER               folder of the report (default: .cache/soak/DRIVER-SEED)
+
+  --rolling-restart DATA     holds leases on Redlock while its servers restart in turn, with their data (kept) or
+                             without (none). Defaults: 5 minutes, 50 leases, a TTL of 10 s
+  --restart-every SECONDS    time between two restarts (default: 40)
 `
 
 /** Returns the exit code. `root` is the folder of the repository. */
 export async function main(args: string[], root: string): Promise<number> {
-  let options: SoakOptions & { out: string }
+  let options: ReturnType<typeof readOptions>
   try {
     options = readOptions(args, root)
   } catch (error) {
     process.stderr.write(`${(error as Error).message}\n\n${USAGE}`)
     return 2
   }
+  if ('everySeconds' in options) return roll(options)
   const { out } = options
   mkdirSync(out, { recursive: true })
   let soaked: Awaited<ReturnType<typeof runSoak>>
@@ -44,6 +51,16 @@ export async function main(args: string[], root: string): Promise<number> {
   return exitCodeOf(report)
 }
 
+/** The exit code is 2 if no server was restarted twice. */
+async function roll(options: RollingOptions): Promise<number> {
+  const onRestart = (node: number, held: number): void =>
+    void process.stdout.write(`${held} leases are held. Server ${node + 1} restarts\n`)
+  const { granted, restarts, lost } = await rollRestarts({ ...options, onRestart })
+  process.stdout.write(`${lost} of ${granted} leases were lost in ${restarts} restarts (data ${options.data})\n`)
+  if (lost > 0) return 1
+  return restarts > 3 ? 0 : 2
+}
+
 function printSample({ atSeconds, client, store }: Sample): void {
   const { leases, pending, grants } = client.done
   const { timers, sockets } = client.resources
@@ -54,35 +71,51 @@ function printSample({ atSeconds, client, store }: Sample): void {
   )
 }
 
-function readOptions(args: string[], root: string): SoakOptions & { out: string } {
+function readOptions(args: string[], root: string): (SoakOptions & { out: string }) | RollingOptions {
   const { values } = parseArgs({
     args,
     options: {
       driver: { type: 'string', default: '' },
       minutes: { type: 'string' },
       seconds: { type: 'string' },
-      leases: { type: 'string', default: '10000' },
+      leases: { type: 'string' },
       seed: { type: 'string', default: '1' },
-      'longest-ttl': { type: 'string', default: '120' },
+      'longest-ttl': { type: 'string' },
+      'rolling-restart': { type: 'string' },
+      'restart-every': { type: 'string', default: '40' },
       'sample-every': { type: 'string', default: '10' },
       'cut-every': { type: 'string', default: '20' },
       dist: { type: 'string', default: root },
       out: { type: 'string' },
     },
   })
-  const { driver, seed } = values
+  const { driver, seed, 'rolling-restart': data } = values
+  const secondsOr = (minutes: string): number =>
+    values.seconds === undefined
+      ? numberOf('minutes', values.minutes ?? minutes) * 60
+      : numberOf('seconds', values.seconds)
+  if (data !== undefined) {
+    if (data !== 'kept' && data !== 'none') {
+      throw new RangeError(`--rolling-restart must be kept or none, but is ${JSON.stringify(data)}`)
+    }
+    return {
+      data,
+      seconds: secondsOr('5'),
+      leases: Math.round(numberOf('leases', values.leases ?? '50')),
+      ttlSeconds: numberOf('longest-ttl', values['longest-ttl'] ?? '10'),
+      everySeconds: numberOf('restart-every', values['restart-every']),
+      dist: distAt(values.dist),
+    }
+  }
   if (driver !== 'redis' && driver !== 'postgres') {
     throw new RangeError(`--driver must be one of redis, postgres, but is ${JSON.stringify(driver)}`)
   }
   return {
     driver,
     seed,
-    seconds:
-      values.seconds === undefined
-        ? numberOf('minutes', values.minutes ?? '30') * 60
-        : numberOf('seconds', values.seconds),
-    leases: Math.round(numberOf('leases', values.leases)),
-    longestTtlSeconds: numberOf('longest-ttl', values['longest-ttl']),
+    seconds: secondsOr('30'),
+    leases: Math.round(numberOf('leases', values.leases ?? '10000')),
+    longestTtlSeconds: numberOf('longest-ttl', values['longest-ttl'] ?? '120'),
     sampleEverySeconds: numberOf('sample-every', values['sample-every']),
     cutEverySeconds: numberOf('cut-every', values['cut-every']),
     dist: distAt(values.dist),

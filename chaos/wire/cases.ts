@@ -19,7 +19,10 @@ export function casesOf(healthy: Case, messages: readonly Seen[], { seed, pairs 
     faults.map((fault): Case => ({ ...healthy, faults: new Map([[place, fault]]), labels: [label] })),
   )
   // The nodes of Redlock are alike.
-  const singles = all.filter(({ faults }) => [...faults.keys()].every((place) => place[1] === '0'))
+  const singles =
+    healthy.store === 'redlock'
+      ? all.filter(({ faults }) => [...faults.keys()].every((place) => place[1] === '0'))
+      : all
   const draw = new Draw(`${seed}/${rowKey(healthy)}`)
   const most = new Set(all.flatMap(({ faults }) => [...faults.keys()])).size > 1 ? pairs : 0
   const two = (): readonly Case[] => {

@@ -2,7 +2,7 @@ import type { DistributedLock, Driver, InstanceOptions, LeaderElection, ReadWrit
 import type { Library } from './library.ts'
 import { CALL_MS, seconds, TTL_MS, WAITER_MS } from './settings.ts'
 
-export type StoreName = 'redis' | 'redlock' | 'postgres' | 'advisory'
+export type StoreName = 'redis' | 'redlock' | 'cluster' | 'postgres' | 'advisory'
 
 /** One client of a scene, with its own driver and its own connections. */
 export interface Client {
@@ -24,6 +24,8 @@ export interface ClientRequest {
   readonly id: string
   readonly store: StoreName
   readonly ports: readonly number[]
+  /** The ports that a Cluster names, in the order of `ports`, which lead this client to them. */
+  readonly announced?: readonly number[]
   /** Of the two packages for a kind of server, the first (ioredis, pg) or the second (redis, postgres). */
   readonly package: 0 | 1
   /** With the default times instead of the short ones. */
@@ -75,9 +77,12 @@ async function openDriver(library: Library, request: ClientRequest): Promise<Ope
     return { driver, connected: async () => undefined, end }
   }
   const isNode = store === 'redlock'
-  const clients = await Promise.all(
-    ports.map((port) => (request.package === 0 ? openIoredis(port, isNode) : openNodeRedis(port, isNode))),
-  )
+  const clients =
+    store === 'cluster'
+      ? [await (request.package === 0 ? openIoredisCluster(request) : openNodeCluster(request))]
+      : await Promise.all(
+          ports.map((port) => (request.package === 0 ? openIoredis(port, isNode) : openNodeRedis(port, isNode))),
+        )
   const connected = (): Promise<unknown> => Promise.all(clients.map((each) => each.connected))
   const end = (): void => {
     for (const each of clients) each.end()
@@ -126,6 +131,33 @@ export async function openNodeRedis(port: number, isNode: boolean) {
   client.connect().catch(() => {})
   return { client, connected, end: () => client.destroy() }
 }
+
+async function openIoredisCluster({ ports, announced = [] }: ClientRequest) {
+  const { Cluster } = await import('ioredis')
+  const client = new Cluster(ports.map(addressOf), {
+    natMap: proxiesOf(ports, announced),
+    clusterRetryStrategy: () => RECONNECT_MS,
+  })
+  client.on('error', () => {})
+  const connected = new Promise((resolve) => client.once('ready', resolve))
+  return { client, connected, end: () => client.disconnect() }
+}
+
+async function openNodeCluster({ ports, announced = [] }: ClientRequest) {
+  const { createCluster } = await import('redis')
+  const client = createCluster({
+    rootNodes: ports.map((port) => ({ socket: addressOf(port) })),
+    nodeAddressMap: proxiesOf(ports, announced),
+    defaults: { socket: { reconnectStrategy: RECONNECT_MS } },
+  })
+  client.on('error', () => {})
+  return { client, connected: client.connect(), end: () => client.destroy() }
+}
+
+const addressOf = (port: number) => ({ host: '127.0.0.1', port })
+
+const proxiesOf = (ports: readonly number[], announced: readonly number[]) =>
+  Object.fromEntries(announced.map((port, at) => [`127.0.0.1:${port}`, addressOf(ports[at] ?? port)]))
 
 async function openPg(port: number | undefined) {
   const { default: pg } = await import('pg')

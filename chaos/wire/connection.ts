@@ -14,6 +14,13 @@ export interface Director {
   untilGivenUp(): Promise<void>
 }
 
+export interface Joined {
+  reset(): void
+  /** Nothing goes through any more, as if the server hung. */
+  pause(): void
+  resume(): void
+}
+
 /** Joins a client with a server, and applies faults to single messages between them. */
 export function joinMessages({
   client,
@@ -25,7 +32,7 @@ export function joinMessages({
   server: Socket
   conversation: Conversation
   director: Director
-}): { reset(): void } {
+}): Joined {
   /** One for each request whose reply is due: undefined for the server's, or an injected one. */
   const due: (Buffer | undefined)[] = []
   const reset = (): void => {
@@ -124,7 +131,15 @@ export function joinMessages({
   // An end that comes without a message would otherwise leave the other side open.
   client.on('close', () => toServer.push('end'))
   server.on('close', () => toClient.push('end'))
-  return { reset }
+  const pause = (): void => {
+    client.pause()
+    server.pause()
+  }
+  const resume = (): void => {
+    client.resume()
+    server.resume()
+  }
+  return { reset, pause, resume }
 }
 
 const CLIENT_SEES_END_WITHIN_MS = 200

@@ -1,4 +1,4 @@
-import { type Server, startPostgres, startRedis } from '../../test/harness/servers.ts'
+import { type Server, startPostgres, startRedis, startRedisCluster } from '../../test/harness/servers.ts'
 import { askRedis } from '../../test/harness/wire.ts'
 import { LoadMeter } from '../load.ts'
 import { AddressStage } from '../scenarios/redis-address.ts'
@@ -15,6 +15,8 @@ import type { Scene } from './scenes/scene.ts'
 export interface Ground {
   readonly ports: readonly number[]
   readonly protocol: Protocol
+  /** A Cluster: a hash tag for each of its servers. */
+  readonly tags?: readonly string[]
   fresh(): Promise<Client>
   flushScripts(): Promise<void>
   refuseWrites(isRefusing: boolean): Promise<void>
@@ -65,12 +67,13 @@ export class Grounds implements AsyncDisposable {
 
   async #openShared(store: StoreName): Promise<Ground> {
     const isPostgres = store === 'postgres' || store === 'advisory'
-    const ports = isPostgres ? [await this.#postgresPort()] : await this.#redisPorts(store === 'redis' ? 1 : 3)
+    const ports = await this.#sharedPorts(store)
     const fresh = await this.#openFresh(store, ports)
     this.#ends.unshift(() => fresh.abandon())
     await untilItGrants(fresh)
     return {
       ports,
+      ...(store === 'cluster' && { tags: await tagsOf(ports) }),
       protocol: isPostgres ? postgresConversation : respConversation,
       fresh: async () => ({ ...fresh, abandon() {} }),
       flushScripts: impossible,
@@ -79,6 +82,18 @@ export class Grounds implements AsyncDisposable {
       failOver: impossible,
       leave() {},
     }
+  }
+
+  #sharedPorts(store: StoreName): Promise<readonly number[]> {
+    if (store === 'cluster') return this.#clusterPorts()
+    if (store === 'postgres' || store === 'advisory') return this.#postgresPort().then((port) => [port])
+    return this.#redisPorts(store === 'redis' ? 1 : 3)
+  }
+
+  async #clusterPorts(): Promise<readonly number[]> {
+    const cluster = await startRedisCluster()
+    this.#ends.push(() => cluster[Symbol.asyncDispose]())
+    return cluster.nodes.map(({ port }) => port)
   }
 
   #openFresh(store: StoreName, ports: readonly number[]): Promise<Client> {
@@ -186,6 +201,18 @@ const ownServers = (ports: readonly number[]): Omit<Ground, 'fresh' | 'leave'> =
   left: (name) => keysOf(ports, name),
   failOver: impossible,
 })
+
+const SLOTS = 16_384
+
+/** The first numbers whose slots the servers have. */
+async function tagsOf(ports: readonly number[]): Promise<string[]> {
+  const tags: string[] = []
+  for (let number = 0; Object.keys(tags).length < ports.length; number += 1) {
+    const slot = Number(await askRedis({ port: ports[0] as number }, 'CLUSTER', 'KEYSLOT', number))
+    tags[Math.floor((slot * ports.length) / SLOTS)] ??= `${number}`
+  }
+  return tags
+}
 
 async function keysOf(ports: readonly number[], name: string): Promise<string[]> {
   const keys = await Promise.all(ports.map((port) => askRedis({ port }, 'KEYS', `*${name}*`)))

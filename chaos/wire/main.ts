@@ -6,7 +6,7 @@ import type { StoreName } from './client.ts'
 import { type Exploration, explore, type Progress, type Violation } from './explore.ts'
 import { figuresOf, tableOf } from './report.ts'
 import { SCENES } from './scenes/index.ts'
-import { ALL } from './scenes/scene.ts'
+import { STORES } from './scenes/scene.ts'
 
 /** Returns the exit code: 0 if nothing broke, 1 for a violation, 2 for bad arguments or a run that proves nothing. */
 export async function main(args: readonly string[], root: string): Promise<number> {
@@ -73,10 +73,10 @@ function settingsFrom(args: readonly string[], root: string): Settings {
 }
 
 function storesFrom(list: string | undefined): readonly StoreName[] {
-  if (list === undefined) return ALL
+  if (list === undefined) return STORES
   return list.split(',').map((name) => {
-    const store = ALL.find((each) => each === name)
-    if (store === undefined) throw new Error(`--store ${name}: it takes some of ${ALL.join(', ')}`)
+    const store = STORES.find((each) => each === name)
+    if (store === undefined) throw new Error(`--store ${name}: it takes some of ${STORES.join(', ')}`)
     return store
   })
 }

@@ -37,6 +37,10 @@ export class Play {
     this.#granted = granted
   }
 
+  isHurt(client: Client): boolean {
+    return this.#hurt.has(client.id)
+  }
+
   acquire(client: Client, ask: Ask): Promise<Lease | undefined> {
     return this.#claim(client, ask, () => client.lock.acquire(ask.name, optionsOf(ask)))
   }
@@ -79,7 +83,7 @@ export class Play {
     if (lease.held) this.watch.violation(`${client.id} still holds ${lease.lockName} in the step of its release`)
     const released = await releasing
     // The first copy of a release may have ended it, if a fault hits this client. And a busy machine may be too late.
-    if (released === false && isRelied && !this.#hurt.has(client.id)) {
+    if (released === false && isRelied && !this.isHurt(client)) {
       this.watch.late(`the store no longer had the lease of ${client.id} on ${lease.lockName} when it was released`)
     }
     return released

@@ -36,7 +36,8 @@ export async function runScene(run: SceneRun): Promise<Outcome> {
   // A session keeps its locks until the server sees its unlock or its end. Both may be held back.
   const watch = new Watch(() => (run.store === 'advisory' ? wires.lastHeldBackAt : 0))
   const id = Math.random().toString(36).slice(2, 10)
-  const names = Array.from({ length: scene.locks ?? 1 }, (_, at) => `wire:${scene.name}:${id}:${at}`)
+  const tagOf = (at: number): string => (ground.tags ? `{${ground.tags[at % ground.tags.length]}}` : '')
+  const names = Array.from({ length: scene.locks ?? 1 }, (_, at) => `wire:${scene.name}:${id}:${at}${tagOf(at)}`)
   const fresh = await ground.fresh()
   const confirmations: Promise<void>[] = []
   const hurt = new Set([...run.faults.keys()].map((place) => place.charAt(0)))
@@ -47,11 +48,16 @@ export async function runScene(run: SceneRun): Promise<Outcome> {
   })
   const clients = await openClients(run, wires)
   try {
-    if (!scene.isCold) await Promise.all(clients.map((client) => warm(client, `wire:${scene.name}:${id}:warm`)))
+    if (!scene.isCold) {
+      // On every server of a Cluster.
+      const warming = (ground.tags ?? ['']).map((_, at) => `wire:${scene.name}:${id}:warm${tagOf(at)}`)
+      await Promise.all(clients.flatMap((client) => warming.map((name) => warm(client, name))))
+    }
     wires.begin()
     await scene.play(play, clients, {
       flushScripts: ground.flushScripts,
       refuseWrites: ground.refuseWrites,
+      hang: (server) => wires.hang(server),
       failOver: async () => wires.redirect(await ground.failOver()),
     })
     await Promise.all(confirmations)
@@ -72,12 +78,13 @@ export async function runScene(run: SceneRun): Promise<Outcome> {
   }
 }
 
-async function openClients({ scene, store, library, isMirrored }: SceneRun, wires: Wires): Promise<Client[]> {
+async function openClients({ scene, store, library, ground, isMirrored }: SceneRun, wires: Wires): Promise<Client[]> {
   const ids = ['a', 'b', 'c'].slice(0, scene.clients)
   return Promise.all(
     ids.map(async (id, at) => {
       const ports = await wires.portsFor(id)
-      return openClient(library, { id, store, ports, package: (at % 2 === 0) === isMirrored ? 1 : 0 })
+      const announced = ground.tags && { announced: ground.ports }
+      return openClient(library, { id, store, ports, ...announced, package: (at % 2 === 0) === isMirrored ? 1 : 0 })
     }),
   )
 }

@@ -2,7 +2,7 @@ import { setMaxListeners } from 'node:events'
 import { type AddressInfo, connect, createServer, type Server } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { nowMs } from '../history.ts'
-import { type Director, joinMessages } from './connection.ts'
+import { type Director, type Joined, joinMessages } from './connection.ts'
 import { type Fault, faultsFor, type Place, placeText } from './fault.ts'
 import type { Protocol } from './message.ts'
 import { CALL_MS, HELD_BACK_FOR_MS, LOST_FOR_MS } from './settings.ts'
@@ -23,7 +23,11 @@ export class Wires implements AsyncDisposable {
   readonly #protocol: Protocol
   readonly #faults: ReadonlyMap<string, Fault>
   readonly #listeners: Server[] = []
-  readonly #open = new Set<{ reset(): void }>()
+  readonly #open = new Map<Joined, number>()
+  /** Servers that hang. */
+  readonly #hung = new Set<number>()
+  /** Their messages from then on are not explored: none of them arrives. */
+  readonly #unnumbered = new Set<number>()
   readonly #connections = new Map<string, number>()
   readonly #over = new AbortController()
   readonly #waiting: { client: string; go: () => void }[] = []
@@ -68,7 +72,21 @@ export class Wires implements AsyncDisposable {
   }
 
   cut(): void {
-    for (const connection of this.#open) connection.reset()
+    for (const connection of this.#open.keys()) connection.reset()
+  }
+
+  /** From now on the server hangs: connections open and stay open, but nothing is answered. Returns what ends it. */
+  hang(server: number): () => void {
+    const each = (act: (connection: Joined) => void): void => {
+      for (const [connection, at] of this.#open) if (at === server) act(connection)
+    }
+    this.#hung.add(server)
+    this.#unnumbered.add(server)
+    each((connection) => connection.pause())
+    return () => {
+      this.#hung.delete(server)
+      each((connection) => connection.resume())
+    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -83,12 +101,11 @@ export class Wires implements AsyncDisposable {
       const port = this.#targets[server] as number
       const target = connect({ port, host: '127.0.0.1', allowHalfOpen: true, noDelay: true })
       const key = `${client}${server}`
-      const number = this.#connections.get(key) ?? 0
-      this.#connections.set(key, number + 1)
       for (const each of this.#successors) if (each.key === key) setTimeout(each.go, A_MOMENT_MS)
-      const director = this.#director({ client, server, connection: number })
+      const director = this.#director({ client, server })
       const joined = joinMessages({ client: socket, server: target, conversation: this.#protocol(), director })
-      this.#open.add(joined)
+      this.#open.set(joined, server)
+      if (this.#hung.has(server)) joined.pause()
       socket.on('close', () => {
         if (target.destroyed) this.#open.delete(joined)
       })
@@ -101,13 +118,23 @@ export class Wires implements AsyncDisposable {
     return (listener.address() as AddressInfo).port
   }
 
-  #director(place: Omit<Place, 'direction'>): Director {
+  #director(ends: Pick<Place, 'client' | 'server'>): Director {
     const counts = { q: 0, r: 0 }
+    const key = `${ends.client}${ends.server}`
+    let number: number | undefined
+    /** With its first message of the scene. A client of a Cluster opens and closes some before, in a random order. */
+    const connection = (): number => {
+      if (number === undefined) {
+        number = this.#connections.get(key) ?? 0
+        this.#connections.set(key, number + 1)
+      }
+      return number
+    }
     return {
       faultOf: (direction, message, conversation) => {
-        if (!this.#isNumbering) return undefined
+        if (!this.#isNumbering || this.#unnumbered.has(ends.server)) return undefined
         counts[direction] += 1
-        const at = placeText({ ...place, direction }, counts[direction])
+        const at = placeText({ ...ends, connection: connection(), direction }, counts[direction])
         this.seen.push({ place: at, label: message.label, faults: faultsFor(conversation, message, counts[direction]) })
         const fault = this.#faults.get(at)
         if (fault !== undefined) this.injected.add(at)
@@ -115,9 +142,8 @@ export class Wires implements AsyncDisposable {
       },
       untilLate: () => this.#holdBack(this.#pause(CALL_MS * 1.5)),
       untilGivenUp: () => this.#holdBack(this.#pause(LOST_FOR_MS)),
-      untilOvertaken: () => this.#holdBack(this.#until((go) => this.#waiting.push({ client: place.client, go }))),
-      untilReconnected: () =>
-        this.#holdBack(this.#until((go) => this.#successors.push({ key: `${place.client}${place.server}`, go }))),
+      untilOvertaken: () => this.#holdBack(this.#until((go) => this.#waiting.push({ client: ends.client, go }))),
+      untilReconnected: () => this.#holdBack(this.#until((go) => this.#successors.push({ key, go }))),
     }
   }
 

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { CHECKS, judge } from '../../chaos/checks/judge.ts'
+import { keptOf } from '../../chaos/checks/kept.ts'
 import { overtaken } from '../../chaos/checks/order.ts'
 import type { InjectedFault, Run } from '../../chaos/checks/run.ts'
 import { percentile, signalTimes } from '../../chaos/checks/signal.ts'
@@ -12,12 +13,15 @@ function run(history: Partial<ClientHistory>, more: Partial<Run> = {}): Run {
     histories: [{ client: '0-1', ...nothing, resurrected: [], aliveAt: 1_000_000, ...history }],
     faults: [],
     losses: [],
+    spared: [],
+    stalls: [],
     records: [],
     queue: [],
     left: [],
     hasQueue: true,
     callTimeoutMs: 5_000,
     waiterTtlMs: 3_000,
+    keptTtlMs: 2_000,
     ...more,
   }
 }
@@ -147,6 +151,48 @@ describe('waiters', () => {
     )[0] as ClaimHistory
     expect(isLate({ claims: [endless] })).toBe(false)
     expect(isLate({ claims: [{ ...endless, abortedAt: 50_000 }] })).toBe(true)
+  })
+})
+
+describe('kept', () => {
+  const fault = { kind: 'server-hung' }
+  const spared = { fault, fromMs: 5_000, toMs: 9_000 }
+  const keep = (heldUntil: number, more: Partial<LeaseHistory> = {}): LeaseHistory =>
+    lease(1, 1_000, heldUntil, { name: 'keep:0', kind: 'keep', end: 'lost', ...more })
+  const claim = (name: string, outcome: 'granted' | 'failed'): ClaimHistory => ({
+    ...{ id: '0-1.9', name, kind: 'lock', ttlMs: 1_000, askedAt: 6_000, answeredAt: 6_500, outcome },
+    ...(outcome === 'failed' && { code: 'STORE_UNAVAILABLE' }),
+  })
+  const judged = (history: Partial<ClientHistory>, more: Partial<Run> = {}) => {
+    const of = run(history, { spared: [spared], faults: [{ fault, fromMs: 5_000, toMs: 9_000 }], ...more })
+    return { found: found(of)['kept'], ...keptOf(of) }
+  }
+
+  test('a lease that is lost under a fault that the store promises to bear is found', () => {
+    const text = '0-1.5 lost "keep:0" under server-hung alone'
+    expect(judged({ leases: [keep(7_000, { id: '0-1.5' })] })).toEqual({ found: [text], leases: 1, claims: 0 })
+    expect(judged({ leases: [keep(9_500), keep(20_000, { end: 'released' })] })).toMatchObject({ leases: 2 })
+    expect(judged({ leases: [keep(9_500)] }).found).toBeUndefined()
+  })
+
+  test('a lease that was lost before proves nothing, nor does one with another fault, a stall or another name', () => {
+    const leases = [keep(7_000)]
+    const nothing = { found: undefined, leases: 0, claims: 0 }
+    expect(judged({ leases: [keep(4_900), keep(7_000, { kind: 'lock' })] })).toEqual(nothing)
+    const other = { fault: { kind: 'late', client: 0 }, fromMs: 1_000, toMs: 2_500 }
+    expect(judged({ leases }, { faults: [other] })).toEqual(nothing)
+    expect(judged({ leases }, { faults: [{ ...other, fault: { kind: 'late', client: 3 } }] }).leases).toBe(1)
+    expect(judged({ leases, stalls: [{ fromMs: 4_000, toMs: 4_600 }] })).toEqual(nothing)
+    expect(judged({ leases }, { stalls: [{ fromMs: 6_000, toMs: 6_600 }] })).toEqual(nothing)
+    expect(judged({ leases }, { spared: [{ ...spared, names: ['keep:1'] }] })).toEqual(nothing)
+  })
+
+  test('a claim that fails is found where claims must be answered', () => {
+    const claims = [claim('a', 'failed'), claim('b', 'failed'), claim('a', 'granted')]
+    const text = 'the claim 0-1.9 of "a" failed with STORE_UNAVAILABLE under server-hung alone'
+    const answered = { spared: [{ ...spared, names: ['a'], answers: true }] }
+    expect(judged({ claims }, answered)).toEqual({ found: [text], leases: 0, claims: 2 })
+    expect(judged({ claims })).toMatchObject({ found: undefined, claims: 0 })
   })
 })
 

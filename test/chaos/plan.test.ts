@@ -76,6 +76,26 @@ test('of the faults that run alone, none begins before the last one has ended an
   }
 })
 
+test('a calm fault begins when all others have ended for its time, and none begins before its end', () => {
+  const recipes: Recipe[] = [
+    {
+      name: 'memory',
+      weight: 1,
+      draw: () => [{ kind: 'memory-full', servers: [0], forMs: 4_000 }],
+      calmAfterMs: 3_000,
+    },
+    { name: 'stalled', weight: 9, draw: () => [{ kind: 'server-stalled', servers: [0], forMs: 2_000 }] },
+  ]
+  const faults = drawFaults(new Draw('calm'), recipes, { forMs: 600_000, everyMs: 500 })
+  const calm = faults.filter(({ kind }) => kind === 'memory-full')
+  expect(calm.length).toBeGreaterThan(10)
+  for (const { atMs } of calm) {
+    const others = faults.filter(({ kind }) => kind === 'server-stalled')
+    // Times are rounded to milliseconds.
+    expect(others.filter((other) => other.atMs > atMs - 4_999 && other.atMs < atMs + 3_999)).toEqual([])
+  }
+})
+
 describe('random numbers', () => {
   test('are uniform over their range', () => {
     const draw = new Draw('spread')

@@ -78,7 +78,7 @@ function statement(draw: Draw, schema: string, lockName: string): Statement {
 
 const typeOf = (columns: Readonly<Record<string, Column>>, name: string): string => columns[name] as string
 
-type Column = 'text' | 'timestamptz' | 'bigint' | 'jsonb' | 'interval' | 'boolean' | 'float8[]'
+type Column = 'text' | 'timestamptz' | 'bigint' | 'jsonb' | 'float8' | 'boolean' | 'float8[]'
 
 const TABLES: Readonly<Record<string, Readonly<Record<string, Column>>>> = {
   distributed_locks: {
@@ -89,16 +89,16 @@ const TABLES: Readonly<Record<string, Readonly<Record<string, Column>>>> = {
       metadata: 'jsonb',
       claim_id: 'text',
     },
-    ...{ fencing_token: 'bigint', mode: 'text', contended: 'boolean', lasts: 'interval' },
+    ...{ fencing_token: 'bigint', mode: 'text', contended: 'boolean', ttl_ms: 'float8' },
   },
   holdfast_leases: {
     ...{ claim_id: 'text', holder_id: 'text', max_permits: 'bigint', permits: 'bigint', fencing_token: 'bigint' },
-    ...{ acquired_at: 'timestamptz', expires_at: 'timestamptz', metadata: 'jsonb', lasts: 'interval' },
+    ...{ acquired_at: 'timestamptz', expires_at: 'timestamptz', metadata: 'jsonb', ttl_ms: 'float8' },
   },
   holdfast_waiters: {
     ...{ place: 'bigint', claim_id: 'text', holder_id: 'text', mode: 'text', max_permits: 'bigint', permits: 'bigint' },
-    ...{ time_to_live: 'interval', metadata: 'jsonb', channel: 'text', waiting_since: 'timestamptz' },
-    ...{ expires_at: 'timestamptz', lasts: 'interval' },
+    ...{ wait_ms: 'float8', metadata: 'jsonb', channel: 'text', waiting_since: 'timestamptz' },
+    ...{ expires_at: 'timestamptz', ttl_ms: 'float8' },
   },
   holdfast_rates: { state: 'float8[]', policy: 'bigint', expires_at: 'timestamptz' },
 }
@@ -109,7 +109,7 @@ const VALUES: Readonly<Record<Exclude<Column, 'text' | 'jsonb'>, readonly string
     ...['9999-12-31', '2999-01-01', '275760-09-14 00:00:00+00'],
   ],
   bigint: ['-1', '0', '1', '9223372036854775807', '-9223372036854775808', '9007199254740993', '1000000'],
-  interval: ['-1 hour', '0', '1 ms', '100000 years', '-100000 years', '1 mon', '8760 hours', '3 days -5 hours'],
+  float8: ['-3600000', '0', '1', '3.2e15', '-3.2e15', 'NaN', 'Infinity', '-Infinity', '31536000000', '0.001'],
   boolean: ['true', 'false'],
   'float8[]': ['{}', '{NaN}', '{1,2,3}', '{NULL}', '{Infinity}', '{1,2,3,4,5,6,7,8}', '{-1e300,1e300,NaN,NULL}'],
 }

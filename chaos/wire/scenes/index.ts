@@ -1,5 +1,6 @@
 import { acquire, askAgain, expiry, handOff, release, renewal } from './basic.ts'
 import { closing, election, force, giveUp } from './changes.ts'
+import { besideHung, handOffBesideHung, withLocksBesideHung } from './hung.ts'
 import type { Scene } from './scene.ts'
 import { failover, refusedWrites, scriptsLost } from './servers.ts'
 import { limited, shared, vote, withLocks } from './sharing.ts'
@@ -22,4 +23,7 @@ export const SCENES: readonly Scene[] = [
   failover,
   scriptsLost,
   refusedWrites,
+  besideHung,
+  handOffBesideHung,
+  withLocksBesideHung,
 ]

@@ -23,9 +23,14 @@ export interface SceneServers {
   refuseWrites(isRefusing: boolean): Promise<void>
   /** Moves the role of the master to the replica. No write is lost. */
   failOver(): Promise<void>
+  /** A server hangs, until the function that it returns is called. */
+  hang(server: number): () => void
 }
 
+/** The stores of most scenes. */
 export const ALL: readonly StoreName[] = ['redis', 'redlock', 'postgres', 'advisory']
+
+export const STORES: readonly StoreName[] = [...ALL, 'cluster']
 
 /** The first lock name and the clients, by their names. */
 export const parts = (play: Play, clients: readonly Client[]) => ({
