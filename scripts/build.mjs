@@ -56,7 +56,8 @@ function embedProtocol(folder) {
  */
 function protocolText(path) {
   const text = readFileSync(`${root}protocol/${path}`, 'utf8')
-  return /^postgres\/\d/.test(path) ? text : text.replaceAll(/^[ \t]*--(?! name: ).*\n/gm, '')
+  const isPrinted = /^postgres\/(?:schema|functions|fence)\.sql$/.test(path)
+  return isPrinted ? text : text.replaceAll(/^[ \t]*--(?! name: ).*\n/gm, '')
 }
 
 /**
