@@ -1,4 +1,5 @@
 // @ts-check
+import { createHash } from 'node:crypto'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { openIoredis, openNodeRedis, openPool } from '../support/clients.mjs'
@@ -83,7 +84,7 @@ async function openDriver({ driver, stores, dist, variant }) {
       /** @type {typeof import('../../src/drivers/postgres.ts')} */
       const { postgresDriver } = await load(dist, 'drivers/postgres.js')
       const durability = variant === 'relaxed' ? 'relaxed' : 'crash-safe'
-      return { driver: postgresDriver({ client: pool, durability }), close }
+      return { driver: postgresDriver({ client: pool, durability, schema: `holdfast_${placeOf(dist)}` }), close }
     }
     /** @type {typeof import('../../src/drivers/postgres-advisory.ts')} */
     const { postgresAdvisoryDriver } = await load(dist, 'drivers/postgres-advisory.js')
@@ -92,7 +93,7 @@ async function openDriver({ driver, stores, dist, variant }) {
   if (driver === 'sqlite') {
     /** @type {typeof import('../../src/index.ts')} */
     const { connect } = await load(dist, 'index.js')
-    return { driver: await connect(`sqlite:${join(stores.folder, 'locks.db')}`), close() {} }
+    return { driver: await connect(`sqlite:${join(stores.folder, `locks-${placeOf(dist)}.db`)}`), close() {} }
   }
   /** @type {typeof import('../../src/drivers/memory.ts')} */
   const { memoryDriver } = await load(dist, 'drivers/memory.js')
@@ -131,6 +132,13 @@ async function openTelemetry({ dist, variant }) {
  * @param {string} file
  */
 const load = (dist, file) => import(pathToFileURL(join(dist, file)).href)
+
+/**
+ * Two builds may have different tables, so each has its own place in a store.
+ *
+ * @param {string} dist
+ */
+const placeOf = (dist) => createHash('sha256').update(dist).digest('hex').slice(0, 8)
 
 /**
  * @param {string} lockName
