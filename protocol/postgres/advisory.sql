@@ -246,22 +246,28 @@ FROM asked JOIN activities USING (pid)
 ORDER BY asked.pid
 
 -- name: lock_in_transaction
--- Inputs:  key; shared or not; whether to wait for it. The end of the transaction releases the lock
+-- Inputs:  key; shared or not; for how many milliseconds to wait for it. 0: not at all. Empty: for as long as the
+--          `lock_timeout` of the transaction allows. The end of the transaction releases the lock
 -- Outputs: no row: no earlier statement has marked this transaction. Nothing was locked, and it is marked now, so send
 --          this again. Still no row: no transaction is open that lasts longer than one statement. One row: another
 --          session has the lock. Two rows: it is held
 -- The mark is a setting that ends with the transaction, or with the savepoint that is rolled back. The times of
 -- transaction and statement prove nothing: in the extended protocol they differ for a single statement, too. A
 -- read-only transaction has no id, and neither has one whose first statement this is. Rows are counted, because clients
--- of the application can rename columns and convert values.
-SELECT number FROM generate_series(1, CASE
+-- of the application can rename columns and convert values. The server ends a wait that takes too long with 55P03,
+-- which aborts the transaction. Otherwise `lock_timeout` is afterwards what it was: `own` is read before it is changed.
+WITH own AS MATERIALIZED (SELECT current_setting('lock_timeout') AS lock_timeout)
+SELECT number FROM own CROSS JOIN LATERAL generate_series(1, CASE
   WHEN current_setting('holdfast.transaction', true) IS DISTINCT FROM 'marked'
     THEN 0 * length(set_config('holdfast.transaction', 'marked', true))
-  WHEN $3::text::boolean AND $2::text::boolean
-    THEN 2 + 0 * length(pg_advisory_xact_lock_shared($1::text::bigint)::text)
-  WHEN $3::text::boolean THEN 2 + 0 * length(pg_advisory_xact_lock($1::text::bigint)::text)
-  WHEN $2::text::boolean THEN 1 + pg_try_advisory_xact_lock_shared($1::text::bigint)::integer
-  ELSE 1 + pg_try_advisory_xact_lock($1::text::bigint)::integer
+  WHEN $3::text = '0' AND $2::text::boolean THEN 1 + pg_try_advisory_xact_lock_shared($1::text::bigint)::integer
+  WHEN $3::text = '0' THEN 1 + pg_try_advisory_xact_lock($1::text::bigint)::integer
+  ELSE 2 + 0 * (length(set_config('lock_timeout', coalesce(nullif($3::text, ''), own.lock_timeout), true))
+    + length(CASE WHEN $2::text::boolean
+        THEN pg_advisory_xact_lock_shared($1::text::bigint)::text
+        ELSE pg_advisory_xact_lock($1::text::bigint)::text
+      END)
+    + length(set_config('lock_timeout', own.lock_timeout, true)))
 END) AS number
 
 -- Ending a lease by force. The client that wants it ended takes, exclusively, the key of the text

@@ -22,7 +22,7 @@ async def main() -> None:
 
     # The lock belongs to the transaction: the commit or rollback releases it. Nothing is stored, nothing expires.
     async with AsyncSession(engine) as session, session.begin():
-        await lock_in_transaction(session, "account:1")
+        await lock_in_transaction(session, "account:1", blocking=True)
         await session.execute(text("UPDATE holdfast_example SET amount = amount + 10 WHERE id = 1"))
 
     # The lock is held over several transactions. Each presents its token before it reads, so that a process that was

@@ -836,7 +836,7 @@ async def test_close_ends_although_the_store_does_not_answer(locks: Locks) -> No
     lock, network = locks.behind_network()
     await lock.hold(NAME)
     network.cut()
-    await lock.close(timeout_seconds=0.05)
+    await lock.close(deadline_seconds=0.05)
     network.heal()
 
 

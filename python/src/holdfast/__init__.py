@@ -4,7 +4,8 @@ from ._block import LeaseBlock as LeaseBlock
 from ._inspect import LeaseInfo as LeaseInfo
 from ._inspect import LockInspection as LockInspection
 from ._inspect import WaiterInfo as WaiterInfo
-from ._options import LockDefaults as LockDefaults
+from ._options import InstanceOptions as InstanceOptions
+from ._options import LockOptions as LockOptions
 from ._result import Acquired as Acquired
 from ._result import LockResult as LockResult
 from ._result import NotAcquired as NotAcquired

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Optional, Sequence, Union
+from typing import Optional, Sequence, Union
 
 from ._block import LeaseBlock
 from ._instance import Instance
-from ._options import LockDefaults, Share, check_defaults, request_from
+from ._options import LockOptions, Share, check_defaults, request_from
 from ._reentry import Reentry
 from ._result import Acquired, LockResult, not_acquired, not_acquired_error
 from .core.holder import ClaimRequest, ClaimResult, Holder
@@ -16,9 +16,9 @@ from .errors import NotAcquiredError
 
 
 class Claims:
-    """The claims of one primitive. `options` of its methods are those of `request_from`."""
+    """The claims of one primitive."""
 
-    def __init__(self, instance: Instance, defaults: Optional[LockDefaults] = None) -> None:
+    def __init__(self, instance: Instance, defaults: Optional[LockOptions] = None) -> None:
         self.instance = instance
         self.reentry = Reentry()
         self.defaults = check_defaults(defaults)
@@ -29,22 +29,22 @@ class Claims:
     def holder(self) -> Optional[Holder]:
         return self.instance.holder
 
-    def request(self, lock_name: str, share: Share, heartbeat_by_default: bool, options: Any) -> ClaimRequest:
+    def request(self, lock_name: str, share: Share, heartbeat_by_default: bool, options: LockOptions) -> ClaimRequest:
         """Checks everything. Raises `InvalidArgumentError`."""
-        return request_from(lock_name, share, self.defaults, heartbeat_by_default=heartbeat_by_default, **options)
+        return request_from(lock_name, share, self.defaults, options, heartbeat_by_default=heartbeat_by_default)
 
-    async def acquire(self, lock_name: str, share: Share, **options: Any) -> LockResult:
+    async def acquire(self, lock_name: str, share: Share, options: LockOptions) -> LockResult:
         """Returns contention as a value. Without a heartbeat by default."""
         return await self._acquire(self.request(lock_name, share, False, options), share)
 
-    async def hold(self, lock_name: str, share: Share, **options: Any) -> Lease:
+    async def hold(self, lock_name: str, share: Share, options: LockOptions) -> Lease:
         """Raises `NotAcquiredError` on contention. With a heartbeat by default."""
         result = await self._acquire(self.request(lock_name, share, True, options), share)
         if result.lease is not None:
             return result.lease
         raise NotAcquiredError(lock_name, result.error, result.holder)
 
-    def block(self, lock_name: str, share: Share, **options: Any) -> LeaseBlock[Lease]:
+    def block(self, lock_name: str, share: Share, options: LockOptions) -> LeaseBlock[Lease]:
         """Holds the lock while a block runs. With a heartbeat by default."""
         return _SingleBlock(self, share, self.request(lock_name, share, True, options))
 
@@ -78,7 +78,7 @@ class Claims:
             self.own[lease.lock_name] = lease
 
     async def take(self, request: ClaimRequest) -> Union[ClaimResult, Lease]:
-        """As `claim`. `reacquire="extend"` does something else first."""
+        """Like `claim`. `reacquire="extend"` does something else first."""
         return await self.claim(request)
 
     def prepared(self, request: ClaimRequest) -> ClaimRequest:

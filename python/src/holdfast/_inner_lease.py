@@ -6,7 +6,7 @@ import asyncio
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional
 
-from .core.arguments import ttl_ms_from
+from .core.arguments import Seconds, ttl_ms_from
 from .core.lease import HeldLease, Lease
 from .errors import LeaseLostError, NotHeldError
 
@@ -86,7 +86,7 @@ class InnerLease(Lease):
         if self._ended:
             raise NotHeldError(self.lock_name)
 
-    async def extend(self, seconds: float) -> bool:
+    async def extend(self, seconds: Seconds) -> bool:
         ttl_ms = ttl_ms_from("seconds", seconds)
         if self._ended:
             return False

@@ -8,11 +8,12 @@ import socket
 import sys
 import warnings
 from types import TracebackType
-from typing import Any, Callable, Coroutine, Optional, Type, TypeVar, Union
+from typing import Any, Callable, Coroutine, Mapping, Optional, Sequence, Type, TypeVar, Union
 
 from .connect import check_store, driver_from
-from .core.arguments import check_holder_id, ttl_ms_from, wait_ms_from
-from .core.clock import SYSTEM_CLOCK, SYSTEM_RANDOM, Clock, Random, backoff_ms
+from ._options import InstanceOptions, check_instance_options
+from .core.arguments import Seconds, check_holder_id, ttl_ms_from, wait_ms_from
+from .core.clock import SYSTEM_CLOCK, SYSTEM_RANDOM, backoff_ms
 from .core.driver import Driver
 from .core.holder import Holder
 from .core.limits import CALL_TIMEOUT_MS, CLOSE_TIMEOUT_MS, WAITER_TTL_MS
@@ -32,6 +33,9 @@ DEFAULT_STORE = DefaultStore()
 Store = Union[str, Driver, DefaultStore, Any]
 """A URL, a driver, or a client or database handle that the caller has."""
 
+_CALL_TIMEOUT = CALL_TIMEOUT_MS / 1_000
+_WAITER_TTL = WAITER_TTL_MS / 1_000
+
 T = TypeVar("T")
 
 
@@ -39,27 +43,27 @@ class Instance:
     def __init__(
         self,
         what: str,
-        store: Store = DEFAULT_STORE,
-        *,
-        holder_id: Optional[str] = None,
-        call_timeout_seconds: float = CALL_TIMEOUT_MS / 1_000,
-        waiter_ttl_seconds: float = WAITER_TTL_MS / 1_000,
-        clock: Optional[Clock] = None,
-        random: Optional[Random] = None,
+        store: Store,
+        options: Mapping[str, Any],
+        also: Sequence[str] = (),
+        known: Type[object] = InstanceOptions,
     ) -> None:
-        """Opens nothing yet. `what` is the name of the primitive, for errors."""
+        """Opens nothing yet. `what` is the name of the primitive, for errors. `also`: the names of the arguments that
+        only its constructor has. `known`: the type of its options."""
+        check_instance_options(options, known, also)
         if store is None or (isinstance(store, str) and store == ""):
             rule = "the URL of a store, a client or a driver; leave it out to use HOLDFAST_URL or the default store"
             raise InvalidArgumentError("store", store, rule)
         self._what = what
         self._store = check_store(None if isinstance(store, DefaultStore) else store)
-        self.clock = SYSTEM_CLOCK if clock is None else clock
-        self.random = SYSTEM_RANDOM if random is None else random
+        self.clock = options.get("clock") or SYSTEM_CLOCK
+        self.random = options.get("random") or SYSTEM_RANDOM
+        holder_id = options.get("holder_id")
         self._own_id = holder_id is None
         self._holder_id = self._new_id() if holder_id is None else check_holder_id(holder_id)
         self._process = os.getpid()
-        self._call_timeout_ms = ttl_ms_from("call_timeout_seconds", call_timeout_seconds)
-        self._waiter_ttl_ms = ttl_ms_from("waiter_ttl_seconds", waiter_ttl_seconds)
+        self._call_timeout_ms = ttl_ms_from("call_timeout_seconds", options.get("call_timeout_seconds", _CALL_TIMEOUT))
+        self._waiter_ttl_ms = ttl_ms_from("waiter_ttl_seconds", options.get("waiter_ttl_seconds", _WAITER_TTL))
         self._holder: Optional[Holder] = None
         self._own_driver: Optional[Driver] = None
         self._opening: Optional[asyncio.Task[Holder]] = None
@@ -108,7 +112,7 @@ class Instance:
 
     @property
     def current(self) -> Optional[Holder]:
-        """As `holder`, for a caller that has just used it: the event loop is not compared again."""
+        """Like `holder`, for a caller that has just used it: the event loop is not compared again."""
         return self._holder
 
     def _moved(self, holder: Holder) -> None:
@@ -136,7 +140,7 @@ class Instance:
         return await asyncio.shield(opening)
 
     async def open_with_retry(self, wait_ms: float) -> Holder:
-        """As `open`, but tries again while the store is down, for at most `wait_ms`. For claims that wait: they wait
+        """Like `open`, but tries again while the store is down, for at most `wait_ms`. For claims that wait: they wait
         for the store as they wait for the lock."""
         until_ms = self.clock.monotonic() * 1_000 + wait_ms
         tries = 0
@@ -171,11 +175,9 @@ class Instance:
         if self._ended:
             self.assert_open()
 
-    async def close(
-        self, drain_seconds: float = 0, timeout_seconds: float = CLOSE_TIMEOUT_MS / 1_000
-    ) -> None:
+    async def close(self, drain_seconds: Seconds, deadline_seconds: Seconds) -> None:
         drain_ms = wait_ms_from("drain_seconds", drain_seconds)
-        timeout_ms = wait_ms_from("timeout_seconds", timeout_seconds)
+        deadline_ms = wait_ms_from("deadline_seconds", deadline_seconds)
         if self._closing is None or self._closing.get_loop() is not asyncio.get_running_loop():
             if self.closed:
                 return
@@ -188,7 +190,7 @@ class Instance:
                 return
             # In a task of its own: a caller that is cancelled, for example because it is itself a block that has to
             # stop, must not leave the instance half closed.
-            self._closing = _start(self._close(drain_ms, timeout_ms))
+            self._closing = _start(self._close(drain_ms, deadline_ms))
         await asyncio.shield(self._closing)
 
     async def _open(self) -> Holder:
@@ -216,13 +218,13 @@ class Instance:
         self._own_driver = driver if owned else None
         return holder
 
-    async def _close(self, drain_ms: float, timeout_ms: float) -> None:
+    async def _close(self, drain_ms: float, deadline_ms: float) -> None:
         holder = self.holder
         if holder is not None and drain_ms > 0:
             await holder.drain(drain_ms)
         self._ended = True
-        end = start_task(self._end(timeout_ms * _SETTLING))
-        done, _ = await asyncio.wait({end}, timeout=timeout_ms / 1_000)
+        end = start_task(self._end(deadline_ms * _SETTLING))
+        done, _ = await asyncio.wait({end}, timeout=deadline_ms / 1_000)
         if done:
             end.result()
             return
@@ -295,15 +297,15 @@ class Closable:
         """
         await self._instance.ping()
 
-    async def close(self, *, drain_seconds: float = 0, timeout_seconds: float = CLOSE_TIMEOUT_MS / 1_000) -> None:
+    async def close(self, *, drain_seconds: Seconds = 0, deadline_seconds: Seconds = CLOSE_TIMEOUT_MS / 1_000) -> None:
         """Gives up what waits, lets running work end for `drain_seconds`, then asks it to stop, releases what is held,
         and closes the store if this instance opened it.
 
-        Blocks under a lease are cancelled then, and have three fifths of `timeout_seconds` to end; they keep their
-        locks until they have. It takes at most `drain_seconds` and `timeout_seconds` together. Later calls raise
+        Blocks under a lease are cancelled then, and have three fifths of `deadline_seconds` to end; they keep their
+        locks until they have. It takes at most `drain_seconds` and `deadline_seconds` together. Later calls raise
         `ClosedError`; `close` itself may be called again.
         """
-        await self._instance.close(drain_seconds, timeout_seconds)
+        await self._instance.close(drain_seconds, deadline_seconds)
 
     async def __aexit__(
         self,

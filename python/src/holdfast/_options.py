@@ -4,24 +4,65 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional, TypedDict
+from typing import Any, Mapping, Optional, Sequence, Type, TypedDict
 
-from .core.arguments import check_bool, check_lock_name, check_metadata, ttl_ms_from, wait_ms_from
+from .core.arguments import (
+    Seconds,
+    blocking_ms_from,
+    check_bool,
+    check_lock_name,
+    check_metadata,
+    check_options,
+    ttl_ms_from,
+    wait_ms_from,
+)
+from .core.clock import Clock, Random
 from .core.driver import Mode
 from .core.holder import ClaimRequest
 from .errors import InvalidArgumentError
 
 
-class LockDefaults(TypedDict, total=False):
-    """Options for all calls that do not set them: `{"timeout_seconds": 60, "blocking": True}`."""
+class LockOptions(TypedDict, total=False):
+    """The options of every call that takes a lock, and of `defaults`, which sets them for all calls of an instance.
 
-    timeout_seconds: float
-    blocking: bool
-    blocking_timeout_seconds: float
-    metadata: Mapping[str, Any]
-    heartbeat: bool
-    min_hold_seconds: float
-    max_hold_seconds: float
+    They are keyword arguments: `lock.acquire("order:123", timeout_seconds=60, blocking=True)`. A number of seconds can
+    also be a `timedelta`. None means that the call does not set the option.
+    """
+
+    timeout_seconds: Optional[Seconds]
+    """The lease's time to live. 30 by default, from 0.05 to one year. A heartbeat renews the lease until it ends."""
+    blocking: Optional[bool]
+    """Whether to wait for a lock that is held. False by default, unless `blocking_timeout_seconds` is set."""
+    blocking_timeout_seconds: Optional[Seconds]
+    """How long to wait. 10 by default. It implies `blocking`."""
+    metadata: Optional[Mapping[str, Any]]
+    """A JSON object that is shown to everyone who asks who holds the lock. At most 16,384 bytes."""
+    heartbeat: Optional[bool]
+    """Renews the lease until it is released. True by default, except in `acquire`."""
+    min_hold_seconds: Optional[Seconds]
+    """A release before this time keeps the lock until then. 0 by default."""
+    max_hold_seconds: Optional[Seconds]
+    """The heartbeat stops renewing after this time. No limit by default."""
+
+
+class RateLimiterOptions(TypedDict, total=False):
+    """The options that the constructor of every primitive has."""
+
+    call_timeout_seconds: Seconds
+    """How long a call to the store may take, 5 by default. After that its outcome is unknown, a `StoreError`."""
+    clock: Optional[Clock]
+    """For tests."""
+    random: Optional[Random]
+    """For tests."""
+
+
+class InstanceOptions(RateLimiterOptions, total=False):
+    """The options that the constructors of all primitives that hold leases have."""
+
+    holder_id: Optional[str]
+    """Identifies this instance to others. By default host name, process id and a random part."""
+    waiter_ttl_seconds: Seconds
+    """How long a waiter that died can delay the waiters behind it. 10 by default."""
 
 
 @dataclass(frozen=True)
@@ -36,53 +77,67 @@ class Share:
 EXCLUSIVE = Share()
 SHARED = Share("shared")
 
-_NAMES = frozenset(LockDefaults.__annotations__)
+_NAMES = frozenset(LockOptions.__annotations__)
 
 
-def check_defaults(defaults: Optional[LockDefaults]) -> LockDefaults:
+def check_defaults(defaults: Optional[LockOptions]) -> LockOptions:
     """Finds mistakes when the instance is made, not at each call."""
     if defaults is None:
         return {}
     if not isinstance(defaults, dict):
         raise InvalidArgumentError("defaults", defaults, "a dict of options")
-    for name in defaults:
-        if name not in _NAMES:
-            raise InvalidArgumentError("defaults", name, "made of " + ", ".join(sorted(_NAMES)))
-    request_from("defaults", EXCLUSIVE, defaults, heartbeat_by_default=False)
-    copy: LockDefaults = defaults.copy()
+    check_options("defaults", defaults, _NAMES)
+    copy: LockOptions = {}
+    for name, value in defaults.items():
+        if value is not None:
+            copy[name] = value  # type: ignore[literal-required]
+    request_from("defaults", EXCLUSIVE, {}, copy, heartbeat_by_default=False)
     return copy
 
 
+def check_instance_options(options: Mapping[str, object], known: Type[object], also: Sequence[str]) -> None:
+    """Only their names. `known`: the type of the options. `also`: what else the constructor takes."""
+    for name in options:
+        if name in known.__annotations__:
+            continue
+        if name in _NAMES and "defaults" in also:
+            message = f"an instance has no option {name}: pass it to each call, or defaults={{'{name}': …}}"
+            raise InvalidArgumentError("options", name, "made of the options of an instance", message)
+        check_options("options", [name], [*known.__annotations__, *also])
+
+
 def request_from(
-    lock_name: str,
-    share: Share,
-    defaults: LockDefaults,
-    *,
-    heartbeat_by_default: bool,
-    timeout_seconds: Optional[float] = None,
-    blocking: Optional[bool] = None,
-    blocking_timeout_seconds: Optional[float] = None,
-    metadata: Optional[Mapping[str, Any]] = None,
-    heartbeat: Optional[bool] = None,
-    min_hold_seconds: Optional[float] = None,
-    max_hold_seconds: Optional[float] = None,
+    lock_name: str, share: Share, defaults: LockOptions, options: LockOptions, *, heartbeat_by_default: bool
 ) -> ClaimRequest:
-    """Checks every argument before anything is sent. None means that the call does not set the option."""
+    """Checks every argument before anything is sent."""
     lock_name = check_lock_name(lock_name)
+    if not options.keys() <= _NAMES:
+        check_options("options", options, _NAMES)
+    timeout_seconds = options.get("timeout_seconds")
     if timeout_seconds is None:
         timeout_seconds = defaults.get("timeout_seconds", 30)
+    # What a call says about waiting overrides the defaults, and a waiting time implies that it waits.
+    blocking, seconds = options.get("blocking"), options.get("blocking_timeout_seconds")
+    if blocking is None:
+        blocking = seconds is not None or defaults.get("blocking", "blocking_timeout_seconds" in defaults)
+    if seconds is None:
+        seconds = defaults.get("blocking_timeout_seconds")
+    metadata = options.get("metadata")
     if metadata is None:
         metadata = defaults.get("metadata")
+    heartbeat = options.get("heartbeat")
     if heartbeat is None:
         heartbeat = defaults.get("heartbeat", heartbeat_by_default)
+    min_hold_seconds = options.get("min_hold_seconds")
     if min_hold_seconds is None:
         min_hold_seconds = defaults.get("min_hold_seconds", 0)
+    max_hold_seconds = options.get("max_hold_seconds")
     if max_hold_seconds is None:
         max_hold_seconds = defaults.get("max_hold_seconds")
     return ClaimRequest(
         lock_name,
         ttl_ms_from("timeout_seconds", timeout_seconds),
-        _wait_ms(blocking, blocking_timeout_seconds, defaults),
+        blocking_ms_from(blocking, seconds),
         share.mode,
         share.limit,
         share.permits,
@@ -91,13 +146,3 @@ def request_from(
         wait_ms_from("min_hold_seconds", min_hold_seconds),
         math.inf if max_hold_seconds is None else ttl_ms_from("max_hold_seconds", max_hold_seconds),
     )
-
-
-def _wait_ms(blocking: Optional[bool], seconds: Optional[float], defaults: LockDefaults) -> int:
-    """What a call says about waiting overrides the defaults, and a waiting time implies that it waits."""
-    if blocking is None:
-        blocking = seconds is not None or defaults.get("blocking", "blocking_timeout_seconds" in defaults)
-    if seconds is None:
-        seconds = defaults.get("blocking_timeout_seconds", 10)
-    wait_ms = wait_ms_from("blocking_timeout_seconds", seconds)
-    return wait_ms if check_bool("blocking", blocking) else 0

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from ._claims import Claims
 from ._inner_lease import InnerLease
 from ._instance import Instance
-from ._options import LockDefaults
+from ._options import LockOptions
 from .core.holder import ClaimRequest, ClaimResult, Holder, Refused
 from .core.lease import HeldLease, Lease
 
@@ -18,7 +18,7 @@ from .core.lease import HeldLease, Lease
 class ExtendingClaims(Claims):
     """Each call gets a use of the one lease, and the last use to end releases the lock."""
 
-    def __init__(self, instance: Instance, defaults: Optional[LockDefaults] = None) -> None:
+    def __init__(self, instance: Instance, defaults: Optional[LockOptions] = None) -> None:
         super().__init__(instance, defaults)
         self._uses: WeakKeyDictionary[HeldLease, int] = WeakKeyDictionary()
         self._claiming: dict[str, dict[asyncio.Future[_Use], None]] = {}

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, AsyncIterator, Awaitable, Callable, Optional, Union
+from typing import Any, AsyncIterator, Awaitable, Callable, Optional, Union, Unpack
 
 from ._election.observe import Changes, observe_leader
 from ._election.run import LeadParts, lead_repeatedly
 from ._election.term import DemotionReason, Term
 from ._instance import DEFAULT_STORE, Closable, Instance, Store
+from ._options import InstanceOptions
 from ._result import lock_info, not_acquired_error
-from .core.arguments import check_callable, check_json, check_lock_name, ttl_ms_from, wait_ms_from
-from .core.clock import Clock, Random
+from .core.arguments import Seconds, check_callable, check_json, check_lock_name, ttl_ms_from, wait_ms_from
 from .core.driver import InspectQuery, LeaseRecord
 from .core.holder import ClaimRequest, Holder
 from .core.lease import HeldLease
-from .core.limits import CALL_TIMEOUT_MS, MAX_WAIT_MS, WAITER_TTL_MS
+from .core.limits import MAX_WAIT_MS
 from .errors import StoreError, UnsupportedError
 
 __all__ = ["Leader", "LeaderElection", "Term"]
@@ -58,7 +58,7 @@ class LeaderElection(Closable):
         await election.run(lead)
 
     Closing ends campaigns and resigns. The function of `run` is cancelled at once, and leads until it has ended: at
-    most for `drain_seconds` and then for three fifths of `timeout_seconds`.
+    most for `drain_seconds` and then for three fifths of `deadline_seconds`.
     """
 
     def __init__(
@@ -66,27 +66,15 @@ class LeaderElection(Closable):
         store: Store = DEFAULT_STORE,
         *,
         name: str,
-        timeout_seconds: float = 15,
-        holder_id: Optional[str] = None,
-        call_timeout_seconds: float = CALL_TIMEOUT_MS / 1_000,
-        waiter_ttl_seconds: float = WAITER_TTL_MS / 1_000,
-        clock: Optional[Clock] = None,
-        random: Optional[Random] = None,
+        timeout_seconds: Seconds = 15,
+        **options: Unpack[InstanceOptions],
     ) -> None:
         """`name`: what is led. It is a lock name: the holder of that lock leads.
 
         `timeout_seconds`: the time to live of a term. A heartbeat renews it. When a leader crashes, its successor waits
         this long. From 0.05 to one year.
         """
-        self._instance = Instance(
-            "LeaderElection",
-            store,
-            holder_id=holder_id,
-            call_timeout_seconds=call_timeout_seconds,
-            waiter_ttl_seconds=waiter_ttl_seconds,
-            clock=clock,
-            random=random,
-        )
+        self._instance = Instance("LeaderElection", store, options, ("name", "timeout_seconds"))
         self.name = check_lock_name(name, "name")
         self._ttl_ms = ttl_ms_from("timeout_seconds", timeout_seconds)
         self._term: Optional[Term] = None
@@ -105,8 +93,8 @@ class LeaderElection(Closable):
         self,
         *,
         value: Any = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        max_term_seconds: Optional[float] = None,
+        blocking_timeout_seconds: Optional[Seconds] = None,
+        max_term_seconds: Optional[Seconds] = None,
         on_demoted: Optional[OnDemoted] = None,
     ) -> Term:
         """Returns when this candidate is elected, however long that takes. If the store is down, it tries again until
@@ -133,10 +121,10 @@ class LeaderElection(Closable):
         lead: Callable[[Term], Union[Awaitable[Any], Any]],
         *,
         value: Any = None,
-        max_term_seconds: Optional[float] = None,
+        max_term_seconds: Optional[Seconds] = None,
         on_demoted: Optional[OnDemoted] = None,
         on_error: Optional[Callable[[BaseException, Term], object]] = None,
-        rest_seconds: float = 1,
+        rest_seconds: Seconds = 1,
     ) -> None:
         """Campaigns, runs `lead` while it leads, and campaigns again. Cancel it to stop; it returns when the election
         is closed.
@@ -183,7 +171,7 @@ class LeaderElection(Closable):
         return _leader_from(page.leases[0]) if page.leases else None
 
     def observe(
-        self, *, every_seconds: float = 1, on_error: Optional[Callable[[StoreError], object]] = None
+        self, *, every_seconds: Seconds = 1, on_error: Optional[Callable[[StoreError], object]] = None
     ) -> AsyncIterator[Optional[Leader]]:
         """Yields the current leader, and then every change: `async for leader in election.observe(): …`.
 
@@ -200,8 +188,8 @@ class LeaderElection(Closable):
     async def _campaign(
         self,
         value: Any,
-        blocking_timeout_seconds: Optional[float],
-        max_term_seconds: Optional[float],
+        blocking_timeout_seconds: Optional[Seconds],
+        max_term_seconds: Optional[Seconds],
         on_demoted: Optional[OnDemoted],
     ) -> Term:
         endless = blocking_timeout_seconds is None

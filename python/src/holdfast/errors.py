@@ -49,8 +49,8 @@ class InvalidArgumentError(HoldfastError, ValueError):
 
     code: ClassVar[Literal["INVALID_ARGUMENT"]] = "INVALID_ARGUMENT"
 
-    def __init__(self, argument: str, value: object, rule: str) -> None:
-        super().__init__(f"{argument} must be {rule}, but is {_describe(value)}")
+    def __init__(self, argument: str, value: object, rule: str, message: Optional[str] = None) -> None:
+        super().__init__(message or f"{argument} must be {rule}, but is {_describe(value)}")
         self.argument = argument
         self.value = value
         self.rule = rule

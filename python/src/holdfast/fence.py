@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Optional
 
-from .core.arguments import check_whole
+from .core.arguments import Seconds, check_whole
 from .core.fencing import FencingGuard, Token, check_resource, token_of
 from .errors import OverloadError, StaleTokenError
 
@@ -112,7 +112,7 @@ def sync_postgres_fence(transaction: Any, *, schema: str = "public") -> SyncPost
     return create(transaction, schema=schema)
 
 
-def redis_fence(client: Any, *, command_timeout_seconds: float = 4.5) -> RedisFence:
+def redis_fence(client: Any, *, command_timeout_seconds: Seconds = 4.5) -> RedisFence:
     """A guard for data in Redis, with the settings of a client that you have. It need not be the server that keeps the
     locks::
 

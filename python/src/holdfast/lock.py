@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, List, Mapping, Optional, Sequence
+from typing import List, Optional, Sequence, Unpack
 
 from ._block import LeaseBlock
 from ._claims import Claims
 from ._inspect import LockInspection, force_release, inspect_lock, is_locked
 from ._instance import DEFAULT_STORE, Closable, Instance, Store
-from ._options import EXCLUSIVE, LockDefaults
+from ._options import EXCLUSIVE, InstanceOptions, LockOptions
 from ._reacquire import ExtendingClaims
 from ._result import LockResult
 from ._several import SeveralBlock, check_names, in_order
-from .core.arguments import check_lock_name, check_one_of, ttl_ms_from
-from .core.clock import Clock, Random
+from .core.arguments import Seconds, check_lock_name, check_one_of, ttl_ms_from
 from .core.lease import HeldLease, Lease
 from .core.lock_info import LockInfo
 
@@ -36,13 +35,9 @@ class DistributedLock(Closable):
         self,
         store: Store = DEFAULT_STORE,
         *,
-        holder_id: Optional[str] = None,
         reacquire: str = "refuse",
-        defaults: Optional[LockDefaults] = None,
-        call_timeout_seconds: float = 5,
-        waiter_ttl_seconds: float = 10,
-        clock: Optional[Clock] = None,
-        random: Optional[Random] = None,
+        defaults: Optional[LockOptions] = None,
+        **options: Unpack[InstanceOptions],
     ) -> None:
         """Opens nothing yet: the first call does. Raises `InvalidArgumentError`.
 
@@ -50,107 +45,37 @@ class DistributedLock(Closable):
         names the store; without that, it is a SQLite file, which excludes only the processes of this machine. None and
         an empty string, as from a variable that is not set, are errors and never select the default.
 
-        `holder_id`: identifies this instance to others. By default host name, process id and a random part.
-
         `reacquire`: what happens when this instance asks for a lock that it already holds. `"refuse"`: it is refused,
         or waits, like any other claim. `"extend"`: its lease is extended, and the call gets it.
 
-        `call_timeout_seconds`: how long a call to the store may take. After that its outcome is unknown, a
-        `StoreError`. `waiter_ttl_seconds`: how long a waiter that died can delay the waiters behind it.
-
-        `clock` and `random` are for tests.
+        `defaults`: options for all calls that do not set them. `options`: see `InstanceOptions`.
         """
-        self._instance = Instance(
-            "DistributedLock",
-            store,
-            holder_id=holder_id,
-            call_timeout_seconds=call_timeout_seconds,
-            waiter_ttl_seconds=waiter_ttl_seconds,
-            clock=clock,
-            random=random,
-        )
+        self._instance = Instance("DistributedLock", store, options, ("reacquire", "defaults"))
         extends = check_one_of("reacquire", reacquire, ("refuse", "extend")) == "extend"
         self._claims = ExtendingClaims(self._instance, defaults) if extends else Claims(self._instance, defaults)
 
     async def __aenter__(self) -> DistributedLock:
         return self
 
-    async def acquire(
-        self,
-        lock_name: str,
-        *,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
-    ) -> LockResult:
+    async def acquire(self, lock_name: str, **options: Unpack[LockOptions]) -> LockResult:
         """Asks for the lock. Contention is a value: the result is false, with the holder if the store knows it. Unless
         it returns a lease, nothing is left behind in the store, also if the task is cancelled.
 
         The lease is not renewed unless `heartbeat` is true. Release or extend it yourself.
 
-        `timeout_seconds`: the lease's time to live, 30 by default. `blocking`: whether to wait for a lock that is held,
-        false by default. `blocking_timeout_seconds`: how long, 10 by default; it implies `blocking`. `metadata`: a JSON
-        object that is shown to everyone who asks who holds the lock. `heartbeat`: renews the lease until it is
-        released. `min_hold_seconds`: a release before this time keeps the lock until then. `max_hold_seconds`: the
-        heartbeat stops renewing after this time.
+        The options are described at `LockOptions`.
 
         Raises `StoreError` if it is unknown whether the lock is held, `InvalidArgumentError`, `OverloadError`,
         `ClosedError`, and what `connect` raises if this call opens the store.
         """
-        return await self._claims.acquire(
-            lock_name,
-            EXCLUSIVE,
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+        return await self._claims.acquire(lock_name, EXCLUSIVE, options)
 
-    async def hold(
-        self,
-        lock_name: str,
-        *,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
-    ) -> Lease:
-        """As `acquire`, with a heartbeat by default, and raises `NotAcquiredError` on contention. For a lease that
+    async def hold(self, lock_name: str, **options: Unpack[LockOptions]) -> Lease:
+        """Like `acquire`, with a heartbeat by default, and raises `NotAcquiredError` on contention. For a lease that
         outlives a block; `lock` is safer for all others."""
-        return await self._claims.hold(
-            lock_name,
-            EXCLUSIVE,
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+        return await self._claims.hold(lock_name, EXCLUSIVE, options)
 
-    def lock(
-        self,
-        lock_name: str,
-        *,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
-    ) -> LeaseBlock[Lease]:
+    def lock(self, lock_name: str, **options: Unpack[LockOptions]) -> LeaseBlock[Lease]:
         """`async with lock.lock("name") as lease:` holds the lock while the block runs. A heartbeat renews the lease.
 
         If the lease is lost, the block is cancelled and raises `LeaseLostError`. A cancellation from outside releases
@@ -159,30 +84,9 @@ class DistributedLock(Closable):
 
         Raises `NotAcquiredError` if the lock was not acquired in time, and what `acquire` raises.
         """
-        return self._claims.block(
-            lock_name,
-            EXCLUSIVE,
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+        return self._claims.block(lock_name, EXCLUSIVE, options)
 
-    def locks(
-        self,
-        lock_names: Sequence[str],
-        *,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
-    ) -> LeaseBlock[List[Lease]]:
+    def locks(self, lock_names: Sequence[str], **options: Unpack[LockOptions]) -> LeaseBlock[List[Lease]]:
         """`async with lock.locks(["a", "b"]) as leases:` holds all of the names or none. At most 100.
 
         All names are claimed in one round trip; with a driver that has `groups`, in one step, so that no other client
@@ -193,15 +97,6 @@ class DistributedLock(Closable):
         Raises what `lock` raises.
         """
         names = check_names(lock_names)
-        options = {
-            "timeout_seconds": timeout_seconds,
-            "blocking": blocking,
-            "blocking_timeout_seconds": blocking_timeout_seconds,
-            "metadata": metadata,
-            "heartbeat": heartbeat,
-            "min_hold_seconds": min_hold_seconds,
-            "max_hold_seconds": max_hold_seconds,
-        }
         requests = [self._claims.request(name, EXCLUSIVE, True, options) for name in in_order(names)]
         return SeveralBlock(self._claims, names, requests)
 
@@ -223,16 +118,17 @@ class DistributedLock(Closable):
             return await lease.answer_to(self._claims.begin_end(lease, "it was released by another task"))
         return await lease.release()
 
-    async def extend(self, lock_name: str, additional_seconds: float) -> bool:
-        """Sets this instance's lease on the name to end `additional_seconds` from now. False if it does not hold it.
+    async def extend(self, lock_name: str, seconds: Seconds) -> bool:
+        """Sets this instance's lease on the name to end `seconds` from now: they are not added to what is left. False
+        if it does not hold it. A lease that others use, too, is never shortened.
 
         Raises `StoreError` if it is unknown whether the lease was extended.
         """
         lock_name = check_lock_name(lock_name)
-        ttl_ms_from("additional_seconds", additional_seconds)
+        ttl_ms_from("seconds", seconds)
         self._instance.assert_not_ended()
         lease = self._claims.named(lock_name)
-        return lease is not None and await lease.extend(additional_seconds)
+        return lease is not None and await lease.extend(seconds)
 
     async def release_all(self) -> None:
         """Releases everything that this instance holds. Blocks that run under a lease lose it, as with `release`.
@@ -245,7 +141,7 @@ class DistributedLock(Closable):
         try:
             answers = await asyncio.gather(*ends, return_exceptions=True)
         except asyncio.CancelledError:
-            # As `Lease.answer_to`.
+            # Like `Lease.answer_to`.
             await asyncio.gather(*(lease.wait_released() for lease in leases))
             raise
         for answer in answers:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Awaitable, Callable, Coroutine, Optional, TypeVar, Union
+from typing import Any, Awaitable, Callable, Coroutine, Optional, TypeVar, Union, Unpack
 
 from ._claims import Claims
 from ._instance import DEFAULT_STORE, Closable, Instance, Store
 from ._once.results import MAX_KEY_LENGTH, FoundResult, assert_keeps_results, metadata_from, names_of, result_from
 from ._once.tick import MAX_TICK_LENGTH, Tick, tick_of
 from ._once.waiting_calls import WaitingCalls
-from ._options import EXCLUSIVE
+from ._options import EXCLUSIVE, InstanceOptions
 from ._reentry import Frame, current_frame
 from ._result import not_acquired_error
-from .core.arguments import check_callable, check_text, ttl_ms_from, wait_ms_from
-from .core.clock import Clock, Random, backoff_ms
+from .core.arguments import Seconds, check_callable, check_text, ttl_ms_from, wait_ms_from
+from .core.clock import backoff_ms
 from .core.driver import Grant, InspectQuery, LeaseRecord, LeaseRef
 from .core.holder import ClaimRequest, Holder
 from .core.lease import HeldLease, Lease
-from .core.limits import CALL_TIMEOUT_MS, MAX_WAIT_MS, WAITER_TTL_MS
+from .core.limits import MAX_WAIT_MS
 from .core.store_client import is_outage
 from .core.tasks import answered, finish, pause, supervise
 from .errors import StoreError
@@ -52,22 +52,9 @@ class OnceOnly(Closable):
     def __init__(
         self,
         store: Store = DEFAULT_STORE,
-        *,
-        holder_id: Optional[str] = None,
-        call_timeout_seconds: float = CALL_TIMEOUT_MS / 1_000,
-        waiter_ttl_seconds: float = WAITER_TTL_MS / 1_000,
-        clock: Optional[Clock] = None,
-        random: Optional[Random] = None,
+        **options: Unpack[InstanceOptions],
     ) -> None:
-        self._instance = Instance(
-            "OnceOnly",
-            store,
-            holder_id=holder_id,
-            call_timeout_seconds=call_timeout_seconds,
-            waiter_ttl_seconds=waiter_ttl_seconds,
-            clock=clock,
-            random=random,
-        )
+        self._instance = Instance("OnceOnly", store, options)
         self._claims = Claims(self._instance)
         self._waiting = WaitingCalls()
 
@@ -79,9 +66,9 @@ class OnceOnly(Closable):
         key: str,
         job: Job[T],
         *,
-        for_seconds: float,
-        timeout_seconds: float = 30,
-        blocking_timeout_seconds: Optional[float] = None,
+        for_seconds: Seconds,
+        timeout_seconds: Seconds = 30,
+        blocking_timeout_seconds: Optional[Seconds] = None,
     ) -> T:
         """Runs the job, unless it has run for this key within its period: then returns the kept result.
 
@@ -140,10 +127,10 @@ class OnceOnly(Closable):
         name: str,
         job: Job[T],
         *,
-        every_seconds: Optional[float] = None,
-        for_seconds: float = 600,
-        timeout_seconds: float = 30,
-        blocking_timeout_seconds: Optional[float] = None,
+        every_seconds: Optional[Seconds] = None,
+        for_seconds: Seconds = 600,
+        timeout_seconds: Seconds = 30,
+        blocking_timeout_seconds: Optional[Seconds] = None,
     ) -> Callable[..., Coroutine[Any, Any, T]]:
         """Wraps a scheduled job so that each tick runs once over all instances with the same schedule.
 

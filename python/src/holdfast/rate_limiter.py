@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Optional, Sequence
+from typing import Optional, Sequence, Unpack
 
 from ._instance import DEFAULT_STORE, Closable, Instance, Store
+from ._options import RateLimiterOptions
 from ._rate.fallback import RateFallback
 from ._rate.headers import RateLimitHeaders
 from ._rate.limits import LimitStanding, Limits, Rate, RateLimitResult, foreseen, limits_from, result_from
 from ._rate.local_share import LocalShare, LocalShares, check_share
 from ._rate.remembered_refusals import RememberedRefusals
 from ._rate.waiting import RateWaiting
-from .core.arguments import check_lock_name, check_whole, wait_ms_from
-from .core.clock import Clock, Random
+from .core.arguments import Seconds, check_lock_name, check_whole, wait_ms_from
 from .core.driver import RateAnswer, RateRequest
-from .core.limits import CALL_TIMEOUT_MS, CLOSE_TIMEOUT_MS
+from .core.limits import CLOSE_TIMEOUT_MS
 from .errors import ClosedError, InvalidArgumentError, RateLimitedError, UnsupportedError
 
 __all__ = ["LimitStanding", "LocalShare", "Rate", "RateLimitHeaders", "RateLimitResult", "RateLimiter"]
+
+_OWN_OPTIONS = ("limits", "local_share", "fallback", "fallback_seconds")
 
 
 class RateLimiter(Closable):
@@ -40,10 +42,8 @@ class RateLimiter(Closable):
         limits: Limits,
         local_share: Optional[LocalShare] = None,
         fallback: Optional[RateLimiter] = None,
-        fallback_seconds: float = 1,
-        call_timeout_seconds: float = CALL_TIMEOUT_MS / 1_000,
-        clock: Optional[Clock] = None,
-        random: Optional[Random] = None,
+        fallback_seconds: Seconds = 1,
+        **options: Unpack[RateLimiterOptions],
     ) -> None:
         """`limits`: one `Rate`, or up to four. A call must be within all of them; otherwise none is charged. A text
         such as `"100/minute"` is a `Rate`, too.
@@ -57,9 +57,7 @@ class RateLimiter(Closable):
         `fallback_seconds`: how long the fallback answers before one call tries the store again. The fallback answers
         the other calls until the store has answered that one.
         """
-        self._instance = Instance(
-            "RateLimiter", store, call_timeout_seconds=call_timeout_seconds, clock=clock, random=random
-        )
+        self._instance = Instance("RateLimiter", store, options, _OWN_OPTIONS, RateLimiterOptions)
         self._clock = self._instance.clock
         self._limits = limits_from(limits)
         self._most_cost = min(each.burst for each in self._limits)
@@ -95,13 +93,13 @@ class RateLimiter(Closable):
         return await self._take(*self._checked(key, cost))
 
     async def check(self, key: str, *, cost: int = 1) -> RateLimitResult:
-        """As `consume`, but raises `RateLimitedError` when the call is over the limit."""
+        """Like `consume`, but raises `RateLimitedError` when the call is over the limit."""
         result = await self.consume(key, cost=cost)
         if not result.allowed:
             raise RateLimitedError(key, result.retry_after_seconds)
         return result
 
-    async def wait(self, key: str, *, cost: int = 1, blocking_timeout_seconds: float = 10) -> RateLimitResult:
+    async def wait(self, key: str, *, cost: int = 1, blocking_timeout_seconds: Seconds = 10) -> RateLimitResult:
         """Waits until the units are available, and takes them.
 
         Calls that wait for one key in this process are served first come, first served, at any cost. Between processes
@@ -135,7 +133,7 @@ class RateLimiter(Closable):
         answer = await self._request(RateRequest(key, 0, self._limits, reset=True))
         self._changed(key, answer.reset_after_ms == 0)
 
-    async def block(self, key: str, seconds: float) -> None:
+    async def block(self, key: str, seconds: Seconds) -> None:
         """Refuses all calls for the key for so many seconds from now, in every process and limiter that has one of this
         limiter's limits. `retry_after_seconds` says when the block ends. Units taken before still count afterwards.
         Calling it again sets a new end; 0 ends the block. A local share of another process may be used up first."""
@@ -157,10 +155,10 @@ class RateLimiter(Closable):
     async def __aenter__(self) -> RateLimiter:
         return self
 
-    async def close(self, *, drain_seconds: float = 0, timeout_seconds: float = CLOSE_TIMEOUT_MS / 1_000) -> None:
+    async def close(self, *, drain_seconds: Seconds = 0, deadline_seconds: Seconds = CLOSE_TIMEOUT_MS / 1_000) -> None:
         """Ends the calls that wait with `ClosedError`, and closes the store if this limiter opened it."""
         self._waiting.give_up(ClosedError("the limiter was closed while the call waited"))
-        await super().close(drain_seconds=drain_seconds, timeout_seconds=timeout_seconds)
+        await super().close(drain_seconds=drain_seconds, deadline_seconds=deadline_seconds)
 
     async def _take(self, key: str, cost: int) -> RateLimitResult:
         if self._fallback is None:

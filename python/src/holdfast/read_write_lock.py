@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from typing import Optional, Unpack
 
 from ._block import LeaseBlock
 from ._claims import Claims
 from ._instance import DEFAULT_STORE, Closable, Instance, Store
-from ._options import EXCLUSIVE, SHARED, LockDefaults
+from ._options import EXCLUSIVE, InstanceOptions, LockOptions, SHARED
 from ._result import LockResult
-from .core.clock import Clock, Random
 from .core.lease import Lease
 
 __all__ = ["ReadWriteLock"]
@@ -34,40 +33,17 @@ class ReadWriteLock(Closable):
         self,
         store: Store = DEFAULT_STORE,
         *,
-        holder_id: Optional[str] = None,
-        defaults: Optional[LockDefaults] = None,
-        call_timeout_seconds: float = 5,
-        waiter_ttl_seconds: float = 10,
-        clock: Optional[Clock] = None,
-        random: Optional[Random] = None,
+        defaults: Optional[LockOptions] = None,
+        **options: Unpack[InstanceOptions],
     ) -> None:
         """Opens nothing yet: the first call does. The arguments are those of `DistributedLock`."""
-        self._instance = Instance(
-            "ReadWriteLock",
-            store,
-            holder_id=holder_id,
-            call_timeout_seconds=call_timeout_seconds,
-            waiter_ttl_seconds=waiter_ttl_seconds,
-            clock=clock,
-            random=random,
-        )
+        self._instance = Instance("ReadWriteLock", store, options, ("defaults",))
         self._claims = Claims(self._instance, defaults)
 
     async def __aenter__(self) -> ReadWriteLock:
         return self
 
-    async def acquire_read(
-        self,
-        lock_name: str,
-        *,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
-    ) -> LockResult:
+    async def acquire_read(self, lock_name: str, **options: Unpack[LockOptions]) -> LockResult:
         """Asks to read. Contention is a value: the result is false, with the holder if the store knows it. Unless it
         returns a lease, nothing is left behind in the store, also if the task is cancelled.
 
@@ -75,105 +51,21 @@ class ReadWriteLock(Closable):
 
         Raises `UnsupportedError` for a driver without shared mode, and what `DistributedLock.acquire` raises.
         """
-        return await self._claims.acquire(
-            lock_name,
-            SHARED,
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+        return await self._claims.acquire(lock_name, SHARED, options)
 
-    async def acquire_write(
-        self,
-        lock_name: str,
-        *,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
-    ) -> LockResult:
+    async def acquire_write(self, lock_name: str, **options: Unpack[LockOptions]) -> LockResult:
         """Asks to write. Otherwise as `acquire_read`."""
-        return await self._claims.acquire(
-            lock_name,
-            EXCLUSIVE,
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+        return await self._claims.acquire(lock_name, EXCLUSIVE, options)
 
-    async def hold_read(
-        self,
-        lock_name: str,
-        *,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
-    ) -> Lease:
-        """As `acquire_read`, with a heartbeat by default, and raises `NotAcquiredError` on contention."""
-        return await self._claims.hold(
-            lock_name,
-            SHARED,
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+    async def hold_read(self, lock_name: str, **options: Unpack[LockOptions]) -> Lease:
+        """Like `acquire_read`, with a heartbeat by default, and raises `NotAcquiredError` on contention."""
+        return await self._claims.hold(lock_name, SHARED, options)
 
-    async def hold_write(
-        self,
-        lock_name: str,
-        *,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
-    ) -> Lease:
-        """As `acquire_write`, with a heartbeat by default, and raises `NotAcquiredError` on contention."""
-        return await self._claims.hold(
-            lock_name,
-            EXCLUSIVE,
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+    async def hold_write(self, lock_name: str, **options: Unpack[LockOptions]) -> Lease:
+        """Like `acquire_write`, with a heartbeat by default, and raises `NotAcquiredError` on contention."""
+        return await self._claims.hold(lock_name, EXCLUSIVE, options)
 
-    def read(
-        self,
-        lock_name: str,
-        *,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
-    ) -> LeaseBlock[Lease]:
+    def read(self, lock_name: str, **options: Unpack[LockOptions]) -> LeaseBlock[Lease]:
         """`async with lock.read("name") as lease:` runs the block as a reader. A heartbeat renews the lease.
 
         If the lease is lost, a writer may begin: the block is cancelled and raises `LeaseLostError`. Inside the block,
@@ -182,40 +74,9 @@ class ReadWriteLock(Closable):
 
         Raises `NotAcquiredError` if the lock was not acquired in time, and what `acquire_read` raises.
         """
-        return self._claims.block(
-            lock_name,
-            SHARED,
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+        return self._claims.block(lock_name, SHARED, options)
 
-    def write(
-        self,
-        lock_name: str,
-        *,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
-    ) -> LeaseBlock[Lease]:
+    def write(self, lock_name: str, **options: Unpack[LockOptions]) -> LeaseBlock[Lease]:
         """Runs the block as the writer. Otherwise as `read`. Inside the block, reading and writing the same name are
         entered again without waiting."""
-        return self._claims.block(
-            lock_name,
-            EXCLUSIVE,
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+        return self._claims.block(lock_name, EXCLUSIVE, options)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from typing import Optional, Unpack
 
 from ._block import LeaseBlock
 from ._claims import Claims
 from ._instance import DEFAULT_STORE, Closable, Instance, Store
-from ._options import LockDefaults, Share
+from ._options import InstanceOptions, LockOptions, Share
 from ._result import LockResult
 from .core.arguments import check_whole
-from .core.clock import Clock, Random
 from .core.lease import Lease
 from .core.limits import MAX_PERMITS
 
@@ -37,27 +36,15 @@ class Semaphore(Closable):
         store: Store = DEFAULT_STORE,
         *,
         limit: int,
-        holder_id: Optional[str] = None,
-        defaults: Optional[LockDefaults] = None,
-        call_timeout_seconds: float = 5,
-        waiter_ttl_seconds: float = 10,
-        clock: Optional[Clock] = None,
-        random: Optional[Random] = None,
+        defaults: Optional[LockOptions] = None,
+        **options: Unpack[InstanceOptions],
     ) -> None:
         """Opens nothing yet: the first call does.
 
         `limit`: how many permits of a name may be held at once, over all processes. From 1 to 1,000,000. The other
         arguments are those of `DistributedLock`.
         """
-        self._instance = Instance(
-            "Semaphore",
-            store,
-            holder_id=holder_id,
-            call_timeout_seconds=call_timeout_seconds,
-            waiter_ttl_seconds=waiter_ttl_seconds,
-            clock=clock,
-            random=random,
-        )
+        self._instance = Instance("Semaphore", store, options, ("limit", "defaults"))
         self.limit = check_whole("limit", limit, 1, MAX_PERMITS)
         self._claims = Claims(self._instance, defaults)
 
@@ -65,17 +52,7 @@ class Semaphore(Closable):
         return self
 
     async def acquire(
-        self,
-        lock_name: str,
-        *,
-        permits: int = 1,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
+        self, lock_name: str, *, permits: int = 1, **options: Unpack[LockOptions]
     ) -> LockResult:
         """Asks for `permits`, all or none. Contention is a value: the result is false, with one of the holders if the
         store knows it. Unless it returns a lease, nothing is left behind in the store, also if the task is cancelled.
@@ -84,56 +61,16 @@ class Semaphore(Closable):
 
         Raises `UnsupportedError` for a driver without limits, and what `DistributedLock.acquire` raises.
         """
-        return await self._claims.acquire(
-            lock_name,
-            self._share(permits),
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+        return await self._claims.acquire(lock_name, self._share(permits), options)
 
     async def hold(
-        self,
-        lock_name: str,
-        *,
-        permits: int = 1,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
+        self, lock_name: str, *, permits: int = 1, **options: Unpack[LockOptions]
     ) -> Lease:
-        """As `acquire`, with a heartbeat by default, and raises `NotAcquiredError` on contention."""
-        return await self._claims.hold(
-            lock_name,
-            self._share(permits),
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+        """Like `acquire`, with a heartbeat by default, and raises `NotAcquiredError` on contention."""
+        return await self._claims.hold(lock_name, self._share(permits), options)
 
     def permits(
-        self,
-        lock_name: str,
-        *,
-        permits: int = 1,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
+        self, lock_name: str, *, permits: int = 1, **options: Unpack[LockOptions]
     ) -> LeaseBlock[Lease]:
         """`async with semaphore.permits("name") as lease:` holds permits while the block runs. A heartbeat renews the
         lease.
@@ -144,17 +81,7 @@ class Semaphore(Closable):
 
         Raises `NotAcquiredError` if the permits were not acquired in time, and what `acquire` raises.
         """
-        return self._claims.block(
-            lock_name,
-            self._share(permits),
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+        return self._claims.block(lock_name, self._share(permits), options)
 
     def _share(self, permits: int) -> Share:
         return Share("shared", self.limit, check_whole("permits", permits, 1, self.limit))

@@ -482,7 +482,7 @@ async def test_a_run_does_not_start_if_its_lease_ended_while_it_looked_for_a_res
     job = Gate()
     run = asyncio.create_task(jobs.once("key", job, for_seconds=HOUR))
     await looking.reached.wait()
-    await jobs.close(timeout_seconds=0.1)
+    await jobs.close(deadline_seconds=0.1)
     looking.resume()
     with pytest.raises(LeaseLostError):
         await run

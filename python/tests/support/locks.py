@@ -53,7 +53,7 @@ class Locks:
 
     async def close(self) -> None:
         for lock in self._open:
-            await lock.close(timeout_seconds=0.2)
+            await lock.close(deadline_seconds=0.2)
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -226,7 +226,7 @@ def test_failure_49_a_thread_learns_that_it_has_to_stop_while_it_still_holds_the
     thread = threading.Thread(target=work)
     thread.start()
     entered.wait(15)
-    lock.close(timeout_seconds=25)
+    lock.close(deadline_seconds=25)
     thread.join(15)
     assert seen == [(True, True), "LEASE_LOST"]
 

@@ -52,7 +52,7 @@ export async function lockInTransaction(
     const rule = 'on a Client without a postgres-advisory driver: it would be granted that driver’s locks as well'
     throw new InvalidArgumentError('transaction', transaction, rule)
   }
-  const values = [advisoryKey(lockName), String(shared), String(wait)]
+  const values = [advisoryKey(lockName), String(shared), wait ? '' : '0']
   return (await rowsIn(transaction, advisoryStatements.lock_in_transaction, values)) === 2
 }
 

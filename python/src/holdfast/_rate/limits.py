@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Optional, Sequence, Union
 
-from ..core.arguments import check_whole, is_finite_number
+from ..core.arguments import Seconds, check_seconds, check_whole, number_of
 from ..core.driver import RateAnswer, RateLimit
 from ..core.limits import MAX_RATE_LIMITS, MAX_TTL_MS
 from ..errors import InvalidArgumentError
@@ -15,7 +15,7 @@ from ..errors import InvalidArgumentError
 MAX_UNITS = 1_000_000_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Rate:
     """A number of units per period: `Rate(100, period_seconds=60)`, or `Rate.per_minute(100)`."""
 
@@ -29,6 +29,12 @@ class Rate:
     In any period, wherever it begins, at most `limit + burst` units are allowed. To allow at most n in any period,
     choose the two so that their sum is n.
     """
+
+    def __init__(self, limit: int, period_seconds: Seconds, burst: Optional[int] = None) -> None:
+        """Checked by the limiter that gets it."""
+        object.__setattr__(self, "limit", limit)
+        object.__setattr__(self, "period_seconds", number_of(period_seconds))
+        object.__setattr__(self, "burst", burst)
 
     @classmethod
     def per_second(cls, limit: int, *, burst: Optional[int] = None) -> Rate:
@@ -121,7 +127,8 @@ def _limit_from(argument: str, value: object) -> Limit:
         raise InvalidArgumentError(argument, value, 'a Rate, or a text such as "100/minute"')
     limit = check_whole(f"{argument}.limit", value.limit, 1, MAX_UNITS)
     burst = check_whole(f"{argument}.burst", limit if value.burst is None else value.burst, 1, MAX_UNITS)
-    period_ms = _period_ms(f"{argument}.period_seconds", value.period_seconds)
+    # Not rounded to a whole millisecond: the id of a limit has its period in microseconds.
+    period_ms = check_seconds(f"{argument}.period_seconds", value.period_seconds, 0.001, MAX_TTL_MS / 1_000) * 1_000
     spacing_ms = period_ms / limit
     full_ms = spacing_ms * burst
     # The store remembers the limit for this long.
@@ -129,15 +136,6 @@ def _limit_from(argument: str, value: object) -> Limit:
         rule = "one that comes back within a year at this limit"
         raise InvalidArgumentError(f"{argument}.burst", burst, rule)
     return Limit(limit, period_ms, burst, spacing_ms, full_ms)
-
-
-def _period_ms(argument: str, seconds: object) -> float:
-    if is_finite_number(seconds):
-        # Not rounded to a whole millisecond: the id of a limit has its period in microseconds.
-        period_ms = seconds * 1_000.0
-        if 1 <= period_ms <= MAX_TTL_MS:
-            return period_ms
-    raise InvalidArgumentError(argument, seconds, f"a number of seconds from 0.001 to {MAX_TTL_MS // 1_000}")
 
 
 def result_from(answer: RateAnswer, limits: Sequence[Limit]) -> RateLimitResult:

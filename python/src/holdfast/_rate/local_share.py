@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Awaitable, Callable, List, Optional
 
-from ..core.arguments import check_whole, is_finite_number
+from ..core.arguments import Seconds, check_seconds, check_whole, number_of
 from ..core.clock import Clock, Instant
 from ..core.limits import MAX_TTL_MS
 from ..core.tasks import create_detached_task
@@ -15,7 +15,7 @@ _MAX_SHARES = 10_000
 """How many keys can have a share. With more, the rest of the oldest is lost."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class LocalShare:
     """Takes units from the store in blocks and hands them out in this process: one round trip per block instead of one
     per call, for keys that are in constant use.
@@ -30,16 +30,17 @@ class LocalShare:
     for_seconds: float
     """How long these units may be handed out. The rest is then lost. From 0.001 to one year."""
 
+    def __init__(self, units: int, for_seconds: Seconds) -> None:
+        """Checked by the limiter that gets it."""
+        object.__setattr__(self, "units", units)
+        object.__setattr__(self, "for_seconds", number_of(for_seconds))
+
 
 def check_share(value: object, most_units: int) -> LocalShare:
     if not isinstance(value, LocalShare):
         raise InvalidArgumentError("local_share", value, "a LocalShare")
     units = check_whole("local_share.units", value.units, 1, most_units)
-    seconds: object = value.for_seconds
-    if not is_finite_number(seconds) or not 0.001 <= seconds <= MAX_TTL_MS / 1_000:
-        rule = f"a number of seconds from 0.001 to {MAX_TTL_MS // 1_000}"
-        raise InvalidArgumentError("local_share.for_seconds", seconds, rule)
-    return LocalShare(units, float(seconds))
+    return LocalShare(units, check_seconds("local_share.for_seconds", value.for_seconds, 0.001, MAX_TTL_MS / 1_000))
 
 
 @dataclass

@@ -5,9 +5,12 @@ Every function raises an `InvalidArgumentError` that names the argument, the val
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
-from typing import Any, Mapping, Optional, Sequence, TypeGuard
+from collections import abc
+from datetime import timedelta
+from typing import Any, Iterable, Mapping, Optional, Sequence, TypeGuard, Union
 
 from ..errors import InvalidArgumentError
 from .driver import InspectQuery
@@ -22,6 +25,9 @@ from .limits import (
     MAX_WAIT_MS,
     MIN_TTL_MS,
 )
+
+Seconds = Union[float, timedelta]
+"""A duration: an int, a float or a timedelta. Decimal and Fraction are refused, like bool, nan and infinity."""
 
 
 def check_lock_name(value: object, argument: str = "lock_name") -> str:
@@ -73,12 +79,37 @@ def wait_ms_from(argument: str, seconds: object) -> int:
     return _ms_from(argument, seconds, 0, MAX_WAIT_MS)
 
 
+def blocking_ms_from(blocking: Optional[bool], seconds: Optional[Seconds]) -> int:
+    """How long a call waits: not at all, unless it is asked to."""
+    wait_ms = wait_ms_from("blocking_timeout_seconds", 10 if seconds is None else seconds)
+    waits = seconds is not None if blocking is None else check_bool("blocking", blocking)
+    return wait_ms if waits else 0
+
+
 def _ms_from(argument: str, seconds: object, min_ms: int, max_ms: int) -> int:
-    if is_finite_number(seconds):
-        ms = math.floor(seconds * 1_000 + 0.5)
+    number = number_of(seconds)
+    if is_finite_number(number):
+        ms = math.floor(number * 1_000 + 0.5)
         if min_ms <= ms <= max_ms:
             return ms
-    raise InvalidArgumentError(argument, seconds, f"a number of seconds from {min_ms / 1_000:g} to {max_ms // 1_000}")
+    raise InvalidArgumentError(argument, seconds, _rule_of_seconds(min_ms / 1_000, max_ms // 1_000))
+
+
+def check_seconds(argument: str, seconds: object, least: float, most: float) -> float:
+    """For a duration that is not rounded to milliseconds."""
+    number = number_of(seconds)
+    if is_finite_number(number) and least <= number <= most:
+        return float(number)
+    raise InvalidArgumentError(argument, seconds, _rule_of_seconds(least, most))
+
+
+def number_of(seconds: object) -> object:
+    """A timedelta as a number of seconds. Anything else as it is."""
+    return seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+
+
+def _rule_of_seconds(least: float, most: float) -> str:
+    return f"a number of seconds (int or float) from {least:g} to {most:.0f}, or a timedelta of such a length"
 
 
 def is_finite_number(value: object) -> TypeGuard[float]:
@@ -96,6 +127,37 @@ def check_bool(argument: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidArgumentError(argument, value, "True or False")
     return value
+
+
+def check_options(argument: str, options: Iterable[object], known: Iterable[str]) -> None:
+    """Rejects unknown names, and suggests the nearest one. A mistake would otherwise be silent: `ttl=60` would hold a
+    lock for the default time."""
+    names = sorted(known)
+    for name in options:
+        if name in names:
+            continue
+        # The error shows the name and not the value, which may contain a password.
+        text = text_of(name) or f"an object ({type(name).__name__})"
+        near = _SYNONYMS.get(text.lower()) or next(iter(difflib.get_close_matches(text, names, 1)), None)
+        hint = f": did you mean {near}?" if near in names else ""
+        listed = ", ".join(names)
+        message = f"{argument} has no option {json.dumps(text[:60])}{hint} (known: {listed})"
+        raise InvalidArgumentError(argument, name, f"made of {listed}", message)
+
+
+_SYNONYMS = {
+    "ttl": "timeout_seconds",
+    "expire": "timeout_seconds",
+    "ex": "timeout_seconds",
+    "lease_time": "timeout_seconds",
+    "wait": "blocking_timeout_seconds",
+    "wait_seconds": "blocking_timeout_seconds",
+    "acquire_timeout": "blocking_timeout_seconds",
+    "auto_renewal": "heartbeat",
+    "holder": "holder_id",
+    "id": "holder_id",
+}
+"""What other libraries call these options."""
 
 
 def check_callable(argument: str, value: object) -> None:
@@ -136,8 +198,8 @@ def check_metadata(value: object) -> Optional[Mapping[str, Any]]:
     """Every store returns metadata exactly as it was passed in. So only values that JSON keeps are accepted."""
     if value is None:
         return None
-    if not isinstance(value, dict):
-        raise InvalidArgumentError("metadata", value, "a dict of JSON values")
+    if not isinstance(value, abc.Mapping):
+        raise InvalidArgumentError("metadata", value, "a dict, or another mapping, of JSON values")
     copy = _json_copy("metadata", value, MAX_METADATA_BYTES)
     assert isinstance(copy, dict)
     return copy
@@ -154,8 +216,7 @@ _WRAPPING_BYTES = 16
 
 def _json_copy(argument: str, value: object, max_bytes: int) -> Any:
     """A copy, so that later changes to the caller's object do not change what is stored."""
-    _assert_json(value, argument, 0)
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(_plain(value, argument, 0), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     size = len(text.encode())
     if size > max_bytes:
         raise InvalidArgumentError(argument, value, f"at most {max_bytes} bytes as JSON (it has {size})")
@@ -164,30 +225,30 @@ def _json_copy(argument: str, value: object, max_bytes: int) -> Any:
 
 _JSON_RULE = (
     "a value that JSON keeps unchanged (None, bool, int of at most 53 bits, finite float, str without NUL or lone "
-    "surrogates, list, dict with str keys)"
+    "surrogates, list, mapping with str keys)"
 )
 
 
-def _assert_json(value: object, path: str, depth: int) -> None:
+def _plain(value: object, path: str, depth: int) -> object:
+    """The same value of dicts, lists and plain values."""
     if depth > MAX_METADATA_DEPTH:
         rule = f"nested at most {MAX_METADATA_DEPTH} levels deep, without circular references"
         raise InvalidArgumentError(path, value, rule)
     if value is None or isinstance(value, bool):
-        return
+        return value
     if isinstance(value, int) and abs(value) <= MAX_SAFE_INTEGER:
-        return
+        return value
     if isinstance(value, float) and math.isfinite(value):
-        return
+        return value
     if isinstance(value, str) and is_storable(value):
-        return
+        return value
     if isinstance(value, list):
-        for index, each in enumerate(value):
-            _assert_json(each, f"{path}[{index}]", depth + 1)
-        return
-    if isinstance(value, dict):
+        return [_plain(each, f"{path}[{index}]", depth + 1) for index, each in enumerate(value)]
+    if isinstance(value, abc.Mapping):
+        copy: dict[str, object] = {}
         for name, each in value.items():
             if not isinstance(name, str) or not is_storable(name):
                 raise InvalidArgumentError(f"{path} property name", name, _JSON_RULE)
-            _assert_json(each, f"{path}.{name}", depth + 1)
-        return
+            copy[name] = _plain(each, f"{path}.{name}", depth + 1)
+        return copy
     raise InvalidArgumentError(path, value, _JSON_RULE)

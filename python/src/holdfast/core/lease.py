@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, Optional, Sequence, Union
 
 from ..errors import HoldfastError, LeaseLostError, NotHeldError
-from .arguments import ttl_ms_from
+from .arguments import Seconds, ttl_ms_from
 from .claim_ids import Chain
 from .clock import Clock, Instant, Random
 from .driver import Claim, Grant, LeaseRef, Renewal
@@ -191,8 +191,8 @@ class Lease:
         """Raises `LeaseLostError` if the lease was lost, and `NotHeldError` if it was released."""
         raise NotImplementedError
 
-    async def extend(self, seconds: float) -> bool:
-        """Sets the lease to end `seconds` from now. False if it is no longer held.
+    async def extend(self, seconds: Seconds) -> bool:
+        """Sets the lease to end `seconds` from now: they are not added to what is left. False if it is no longer held.
 
         Raises `StoreError` if it is unknown whether it was extended.
         """
@@ -436,7 +436,7 @@ class HeldLease(Lease):
         # Without the traceback of the last time: it would grow with every check.
         raise NotHeldError(self.lock_name) if error is None else error.with_traceback(None)
 
-    async def extend(self, seconds: float) -> bool:
+    async def extend(self, seconds: Seconds) -> bool:
         return await self._extend(ttl_ms_from("seconds", seconds), never_shorten=False)
 
     async def lengthen(self, ttl_ms: float) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, Optional
 
+from ..core.arguments import Seconds, check_seconds
 from ..errors import InvalidArgumentError, UnsupportedError
 from ._redis.checks import RedisWarning, harmless, warn
 from ._redis.clients import RedisClient, link_of, open_link
@@ -36,8 +37,8 @@ def redis_driver(
     *,
     prefix: str = "lock:",
     replicas: Optional[int] = None,
-    replicas_timeout_seconds: float = 1,
-    command_timeout_seconds: float = _COMMAND_TIMEOUT_SECONDS,
+    replica_wait_seconds: Seconds = 1,
+    command_timeout_seconds: Seconds = _COMMAND_TIMEOUT_SECONDS,
     on_warning: Optional[Callable[[RedisWarning], None]] = None,
 ) -> RedisDriver:
     """A driver with the settings of a client that you have: `Redis` or `RedisCluster`, of `redis.asyncio` or `redis`.
@@ -46,17 +47,18 @@ def redis_driver(
     uses nor changes those of the client. It sends nothing before the first call.
 
     `prefix` is the text before every lock name in a key. It may be empty. All clients of a lock need the same.
-    With `replicas`, a grant or a renewal counts only when so many replicas have confirmed it (`WAIT`) in time. With
-    fewer than all replicas, a failover may still lose a lease: it may promote one that has not confirmed.
+    With `replicas`, a grant or a renewal counts only when so many replicas have confirmed it (`WAIT`) within
+    `replica_wait_seconds`. With fewer than all replicas, a failover may still lose a lease: it may promote one that has
+    not confirmed.
     `on_warning` is called for each problem of the server: an eviction policy, a replica, an old version. Without it,
     they are warnings of Python (`RuntimeWarning`).
     """
-    _check_seconds("command_timeout_seconds", command_timeout_seconds)
+    timeout_seconds = check_seconds("command_timeout_seconds", command_timeout_seconds, 0.001, 3_600)
     return _driver(
-        link_of(client, command_timeout_seconds),
+        link_of(client, timeout_seconds),
         prefix,
-        command_timeout_seconds,
-        _replica_wait(replicas, replicas_timeout_seconds),
+        timeout_seconds,
+        _replica_wait(replicas, replica_wait_seconds),
         on_warning,
     )
 
@@ -90,15 +92,9 @@ def _driver(
     )
 
 
-def _replica_wait(count: Optional[int], timeout_seconds: float) -> Optional[ReplicaWait]:
+def _replica_wait(count: Optional[int], wait_seconds: Seconds) -> Optional[ReplicaWait]:
     if count is None:
         return None
     if type(count) is not int or count < 1:
         raise InvalidArgumentError("replicas", count, "a whole number from 1")
-    _check_seconds("replicas_timeout_seconds", timeout_seconds)
-    return ReplicaWait(count, max(1, round(timeout_seconds * 1_000)))
-
-
-def _check_seconds(name: str, seconds: object) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0.001 <= seconds <= 3_600:
-        raise InvalidArgumentError(name, seconds, "a number of seconds from 0.001 to 3600")
+    return ReplicaWait(count, max(1, round(check_seconds("replica_wait_seconds", wait_seconds, 0.001, 3_600) * 1_000)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Callable, Optional, Sequence
 
+from ..core.arguments import Seconds, check_seconds
 from ..errors import InvalidArgumentError
 from ._redis.checks import RedisWarning, harmless, warn
 from ._redis.clients import RedisClient, link_of, open_link
@@ -29,8 +30,8 @@ def redlock_driver(
     *,
     prefix: str = "lock:",
     quorum: Optional[int] = None,
-    node_timeout_seconds: float = 1,
-    longest_ttl_seconds: float = 60,
+    node_timeout_seconds: Seconds = 1,
+    longest_ttl_seconds: Seconds = 60,
     persistent: bool = False,
     on_node_error: Optional[Callable[[NodeError], None]] = None,
     on_warning: Optional[Callable[[RedisWarning], None]] = None,
@@ -92,8 +93,8 @@ def _driver(
     *,
     prefix: str,
     quorum: Optional[int],
-    node_timeout_seconds: float,
-    longest_ttl_seconds: float,
+    node_timeout_seconds: Seconds,
+    longest_ttl_seconds: Seconds,
     persistent: bool,
     on_node_error: Optional[Callable[[NodeError], None]],
     on_warning: Optional[Callable[[RedisWarning], None]],
@@ -108,16 +109,16 @@ def _driver(
         if link.cluster:
             rule = f"single servers: node {at + 1} is a Redis Cluster, whose failovers forget leases unnoticed"
             raise InvalidArgumentError(argument, link, rule)
-    _check_seconds("node_timeout_seconds", node_timeout_seconds, 3_600)
-    _check_seconds("longest_ttl_seconds", longest_ttl_seconds, 1_000_000_000)
+    timeout_seconds = check_seconds("node_timeout_seconds", node_timeout_seconds, 0.001, 3_600)
+    longest_seconds = check_seconds("longest_ttl_seconds", longest_ttl_seconds, 0.001, 1_000_000_000)
     servers: dict[str, str] = {}
     report = harmless(on_warning or warn)
     nodes = [VotingNode(_node(link, prefix), f"node {at + 1}", servers, report) for at, link in enumerate(links)]
     return RedlockDriver(
         nodes,
         quorum=needed,
-        timeout_seconds=node_timeout_seconds,
-        longest_ttl_ms=None if persistent else math.ceil(longest_ttl_seconds * 1_000),
+        timeout_seconds=timeout_seconds,
+        longest_ttl_ms=None if persistent else math.ceil(longest_seconds * 1_000),
         on_node_error=on_node_error,
     )
 
@@ -128,8 +129,3 @@ def _node(link: Link, prefix: str) -> RedisDriver:
 
     timeout_ms = _COMMAND_TIMEOUT_SECONDS * 1_000
     return RedisDriver(link, prefix=prefix, timeout_ms=timeout_ms, replicas=None, on_warning=ignore)
-
-
-def _check_seconds(name: str, seconds: object, most: float) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0.001 <= seconds <= most:
-        raise InvalidArgumentError(name, seconds, f"a number of seconds from 0.001 to {most:g}")

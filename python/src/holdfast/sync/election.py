@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional, Unpack
 
 from .._election.term import DemotionReason, Term
 from .._instance import DEFAULT_STORE, Store
-from ..core.arguments import check_callable
-from ..core.clock import Clock, Random
-from ..core.limits import CALL_TIMEOUT_MS, WAITER_TTL_MS
+from .._options import InstanceOptions
+from ..core.arguments import Seconds, check_callable
 from ..election import Leader, LeaderElection
 from ..errors import HoldfastError, StoreError
 from .instance import SyncInstance
@@ -104,7 +103,7 @@ async def _resign(term: SyncTerm) -> None:
 
 
 class SyncLeaderElection(SyncInstance):
-    """As `LeaderElection`, for code without an event loop. The heartbeat runs in a daemon thread::
+    """Like `LeaderElection`, for code without an event loop. The heartbeat runs in a daemon thread::
 
         election = SyncLeaderElection("redis://localhost:6379", name="scheduler")
         with election.campaign() as term:
@@ -119,23 +118,15 @@ class SyncLeaderElection(SyncInstance):
         store: Store = DEFAULT_STORE,
         *,
         name: str,
-        timeout_seconds: float = 15,
-        holder_id: Optional[str] = None,
-        call_timeout_seconds: float = CALL_TIMEOUT_MS / 1_000,
-        waiter_ttl_seconds: float = WAITER_TTL_MS / 1_000,
-        clock: Optional[Clock] = None,
-        random: Optional[Random] = None,
+        timeout_seconds: Seconds = 15,
+        **options: Unpack[InstanceOptions],
     ) -> None:
         """The arguments are those of `LeaderElection`."""
         self._inner = LeaderElection(
             store,
             name=name,
             timeout_seconds=timeout_seconds,
-            holder_id=holder_id,
-            call_timeout_seconds=call_timeout_seconds,
-            waiter_ttl_seconds=waiter_ttl_seconds,
-            clock=clock,
-            random=random,
+            **options,
         )
 
     def __enter__(self) -> SyncLeaderElection:
@@ -156,8 +147,8 @@ class SyncLeaderElection(SyncInstance):
         self,
         *,
         value: Any = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        max_term_seconds: Optional[float] = None,
+        blocking_timeout_seconds: Optional[Seconds] = None,
+        max_term_seconds: Optional[Seconds] = None,
         on_demoted: Optional[Callable[[SyncTerm, DemotionReason], object]] = None,
     ) -> SyncTerm:
         """Returns when this candidate is elected, however long that takes. See `LeaderElection.campaign`.
@@ -182,10 +173,10 @@ class SyncLeaderElection(SyncInstance):
         lead: Callable[[SyncTerm], Any],
         *,
         value: Any = None,
-        max_term_seconds: Optional[float] = None,
+        max_term_seconds: Optional[Seconds] = None,
         on_demoted: Optional[Callable[[SyncTerm, DemotionReason], object]] = None,
         on_error: Optional[Callable[[BaseException, SyncTerm], object]] = None,
-        rest_seconds: float = 1,
+        rest_seconds: Seconds = 1,
     ) -> None:
         """Campaigns, calls `lead(term)` in this thread while it leads, and campaigns again. It returns when the
         election is closed, and raises what interrupts the thread.
@@ -216,7 +207,7 @@ class SyncLeaderElection(SyncInstance):
         return portal().run(self._inner.leader())
 
     def observe(
-        self, *, every_seconds: float = 1, on_error: Optional[Callable[[StoreError], object]] = None
+        self, *, every_seconds: Seconds = 1, on_error: Optional[Callable[[StoreError], object]] = None
     ) -> Iterator[Optional[Leader]]:
         """Yields the current leader, and then every change: `for leader in election.observe(): …`. It ends when the
         election is closed. `on_error` is called in the thread of the heartbeat."""

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Optional, Type
 
 from .._instance import Closable
+from ..core.arguments import Seconds
 from ..core.limits import CLOSE_TIMEOUT_MS
 from .portal import portal
 
@@ -29,10 +30,10 @@ class SyncInstance:
         """Opens the store unless it is open, and proves that it works. Raises `StoreError`."""
         portal().run(self._inner.ping())
 
-    def close(self, *, drain_seconds: float = 0, timeout_seconds: float = CLOSE_TIMEOUT_MS / 1_000) -> None:
+    def close(self, *, drain_seconds: Seconds = 0, deadline_seconds: Seconds = CLOSE_TIMEOUT_MS / 1_000) -> None:
         """Gives up what waits, lets running work end for `drain_seconds`, releases what is held, and closes the store
         if this instance opened it. Blocks that still run then lose their leases."""
-        portal().run(self._inner.close(drain_seconds=drain_seconds, timeout_seconds=timeout_seconds))
+        portal().run(self._inner.close(drain_seconds=drain_seconds, deadline_seconds=deadline_seconds))
 
     def __exit__(
         self,

@@ -12,6 +12,7 @@ from typing import Any, Callable, Coroutine, Generic, Literal, Mapping, Optional
 from .._block import LeaseBlock
 from .._reentry import current_frame, is_in_generator, leave_ended_frames
 from .._result import LockResult, NotAcquired
+from ..core.arguments import Seconds, wait_ms_from
 from ..core.lease import Lease
 from ..core.lock_info import LockInfo
 from ..errors import HoldfastError, LeaseLostError
@@ -35,9 +36,10 @@ class SyncLostEvent:
         """Why the lease was lost, or None."""
         return self._lease.loss_error
 
-    def wait(self, timeout_seconds: Optional[float] = None) -> bool:
+    def wait(self, seconds: Optional[Seconds] = None) -> bool:
         """Waits until the lease is lost, at most this long. Like waiting for any event, it goes on if the lease is
         released. True if it was lost."""
+        timeout = None if seconds is None else wait_ms_from("seconds", seconds) / 1_000
         lost = threading.Event()
 
         def notify(_: LeaseLostError) -> None:
@@ -52,7 +54,7 @@ class SyncLostEvent:
 
         portal().call(watch)
         try:
-            return lost.wait(timeout_seconds)
+            return lost.wait(timeout)
         finally:
             portal().call(lambda: self._lease.remove_loss_callback(notify))
 
@@ -110,7 +112,7 @@ class SyncLease:
 
     @property
     def lost(self) -> SyncLostEvent:
-        """Is set when the lease is lost: `lease.lost.is_set()`, `lease.lost.wait(timeout_seconds)`."""
+        """Is set when the lease is lost: `lease.lost.is_set()`, `lease.lost.wait(seconds)`."""
         return SyncLostEvent(self._lease)
 
     @property
@@ -123,8 +125,8 @@ class SyncLease:
         if not self._lease.peek_held():
             portal().call(self._lease.assert_held)
 
-    def extend(self, seconds: float) -> bool:
-        """Sets the lease to end `seconds` from now. False if it is no longer held.
+    def extend(self, seconds: Seconds) -> bool:
+        """Sets the lease to end `seconds` from now: they are not added to what is left. False if it is no longer held.
 
         Raises `StoreError` if it is unknown whether it was extended.
         """
@@ -240,7 +242,7 @@ class SyncLeaseBlock(Generic[T, U]):
         exc: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        # As `run_surely`, but without another function, at whose beginning an interrupt could come.
+        # Like `run_surely`, but without another function, at whose beginning an interrupt could come.
         try:
             portal().run(self._leave(exc, threading.get_ident()))
         except BaseException:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Optional, Sequence
+from typing import List, Optional, Sequence, Unpack
 
 from .._instance import DEFAULT_STORE, Store
-from .._options import LockDefaults
+from .._options import InstanceOptions, LockOptions
 from .._inspect import LockInspection
-from ..core.clock import Clock, Random
+from ..core.arguments import Seconds
 from ..core.lease import Lease
 from ..core.lock_info import LockInfo
 from ..lock import DistributedLock
@@ -19,7 +19,7 @@ __all__ = ["SyncDistributedLock"]
 
 
 class SyncDistributedLock(SyncInstance):
-    """As `DistributedLock`, for code without an event loop. The heartbeat runs in a daemon thread::
+    """Like `DistributedLock`, for code without an event loop. The heartbeat runs in a daemon thread::
 
         lock = SyncDistributedLock("redis://localhost:6379")
         with lock.lock("order:123") as lease:
@@ -34,91 +34,32 @@ class SyncDistributedLock(SyncInstance):
         self,
         store: Store = DEFAULT_STORE,
         *,
-        holder_id: Optional[str] = None,
         reacquire: str = "refuse",
-        defaults: Optional[LockDefaults] = None,
-        call_timeout_seconds: float = 5,
-        waiter_ttl_seconds: float = 10,
-        clock: Optional[Clock] = None,
-        random: Optional[Random] = None,
+        defaults: Optional[LockOptions] = None,
+        **options: Unpack[InstanceOptions],
     ) -> None:
         """The arguments are those of `DistributedLock`."""
         self._inner = DistributedLock(
             store,
-            holder_id=holder_id,
             reacquire=reacquire,
             defaults=defaults,
-            call_timeout_seconds=call_timeout_seconds,
-            waiter_ttl_seconds=waiter_ttl_seconds,
-            clock=clock,
-            random=random,
+            **options,
         )
 
     def __enter__(self) -> SyncDistributedLock:
         return self
 
-    def acquire(
-        self,
-        lock_name: str,
-        *,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
-    ) -> SyncLockResult:
+    def acquire(self, lock_name: str, **options: Unpack[LockOptions]) -> SyncLockResult:
         """Asks for the lock. Contention is a value: the result is false. See `DistributedLock.acquire`."""
-        asking = self._inner.acquire(
-            lock_name,
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+        asking = self._inner.acquire(lock_name, **options)
         return run_acquire(asking)
 
-    def hold(
-        self,
-        lock_name: str,
-        *,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
-    ) -> SyncLease:
-        """As `acquire`, with a heartbeat by default, and raises `NotAcquiredError` on contention."""
-        asking = self._inner.hold(
-            lock_name,
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+    def hold(self, lock_name: str, **options: Unpack[LockOptions]) -> SyncLease:
+        """Like `acquire`, with a heartbeat by default, and raises `NotAcquiredError` on contention."""
+        asking = self._inner.hold(lock_name, **options)
         return run_hold(asking)
 
-    def lock(
-        self,
-        lock_name: str,
-        *,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
-    ) -> SyncLeaseBlock[Lease, SyncLease]:
+    def lock(self, lock_name: str, **options: Unpack[LockOptions]) -> SyncLeaseBlock[Lease, SyncLease]:
         """`with lock.lock("name") as lease:` holds the lock while the block runs. A heartbeat renews the lease.
 
         If the lease is lost, the block goes on, because a thread cannot be cancelled, and raises `LeaseLostError` when
@@ -127,50 +68,24 @@ class SyncDistributedLock(SyncInstance):
 
         Raises `NotAcquiredError` if the lock was not acquired in time, and what `acquire` raises.
         """
-        block = self._inner.lock(
-            lock_name,
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+        block = self._inner.lock(lock_name, **options)
         return SyncLeaseBlock(block, SyncLease)
 
     def locks(
-        self,
-        lock_names: Sequence[str],
-        *,
-        timeout_seconds: Optional[float] = None,
-        blocking: Optional[bool] = None,
-        blocking_timeout_seconds: Optional[float] = None,
-        metadata: Optional[Mapping[str, Any]] = None,
-        heartbeat: Optional[bool] = None,
-        min_hold_seconds: Optional[float] = None,
-        max_hold_seconds: Optional[float] = None,
+        self, lock_names: Sequence[str], **options: Unpack[LockOptions]
     ) -> SyncLeaseBlock[List[Lease], List[SyncLease]]:
         """`with lock.locks(["a", "b"]) as leases:` holds all of the names or none. See `DistributedLock.locks`."""
-        block = self._inner.locks(
-            lock_names,
-            timeout_seconds=timeout_seconds,
-            blocking=blocking,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-            metadata=metadata,
-            heartbeat=heartbeat,
-            min_hold_seconds=min_hold_seconds,
-            max_hold_seconds=max_hold_seconds,
-        )
+        block = self._inner.locks(lock_names, **options)
         return SyncLeaseBlock(block, lambda leases: [SyncLease(lease) for lease in leases])
 
     def release(self, lock_name: str) -> bool:
         """Releases this instance's lease on the name. True if it was still held. See `DistributedLock.release`."""
         return portal().run(self._inner.release(lock_name))
 
-    def extend(self, lock_name: str, additional_seconds: float) -> bool:
-        """Sets this instance's lease on the name to end `additional_seconds` from now. False if it does not hold it."""
-        return portal().run(self._inner.extend(lock_name, additional_seconds))
+    def extend(self, lock_name: str, seconds: Seconds) -> bool:
+        """Sets this instance's lease on the name to end `seconds` from now: they are not added to what is
+        left. See `DistributedLock.extend`."""
+        return portal().run(self._inner.extend(lock_name, seconds))
 
     def release_all(self) -> None:
         """Releases everything that this instance holds. Blocks that run under a lease lose it."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, TypeVar
+from typing import Any, Callable, Optional, TypeVar, Unpack
 
 from .._instance import DEFAULT_STORE, Store
-from ..core.arguments import check_callable
-from ..core.clock import Clock, Random
+from .._options import InstanceOptions
+from ..core.arguments import Seconds, check_callable
 from ..core.lease import Lease
-from ..core.limits import CALL_TIMEOUT_MS, WAITER_TTL_MS
 from ..once import OnceOnly, Tick
 from .instance import SyncInstance
 from .lease import SyncLease
@@ -20,7 +19,7 @@ T = TypeVar("T")
 
 
 class SyncOnceOnly(SyncInstance):
-    """As `OnceOnly`, for code without an event loop. The heartbeat runs in a daemon thread::
+    """Like `OnceOnly`, for code without an event loop. The heartbeat runs in a daemon thread::
 
         jobs = SyncOnceOnly("redis://localhost:6379")
         receipt = jobs.once("payment:7", charge, for_seconds=86_400)
@@ -31,21 +30,12 @@ class SyncOnceOnly(SyncInstance):
     def __init__(
         self,
         store: Store = DEFAULT_STORE,
-        *,
-        holder_id: Optional[str] = None,
-        call_timeout_seconds: float = CALL_TIMEOUT_MS / 1_000,
-        waiter_ttl_seconds: float = WAITER_TTL_MS / 1_000,
-        clock: Optional[Clock] = None,
-        random: Optional[Random] = None,
+        **options: Unpack[InstanceOptions],
     ) -> None:
         """The arguments are those of `OnceOnly`."""
         self._inner = OnceOnly(
             store,
-            holder_id=holder_id,
-            call_timeout_seconds=call_timeout_seconds,
-            waiter_ttl_seconds=waiter_ttl_seconds,
-            clock=clock,
-            random=random,
+            **options,
         )
 
     def __enter__(self) -> SyncOnceOnly:
@@ -56,9 +46,9 @@ class SyncOnceOnly(SyncInstance):
         key: str,
         job: Callable[[SyncLease], T],
         *,
-        for_seconds: float,
-        timeout_seconds: float = 30,
-        blocking_timeout_seconds: Optional[float] = None,
+        for_seconds: Seconds,
+        timeout_seconds: Seconds = 30,
+        blocking_timeout_seconds: Optional[Seconds] = None,
     ) -> T:
         """Runs the job in this thread, unless it has run for this key within its period: then returns the kept result.
 
@@ -84,10 +74,10 @@ class SyncOnceOnly(SyncInstance):
         name: str,
         job: Callable[[SyncLease], T],
         *,
-        every_seconds: Optional[float] = None,
-        for_seconds: float = 600,
-        timeout_seconds: float = 30,
-        blocking_timeout_seconds: Optional[float] = None,
+        every_seconds: Optional[Seconds] = None,
+        for_seconds: Seconds = 600,
+        timeout_seconds: Seconds = 30,
+        blocking_timeout_seconds: Optional[Seconds] = None,
     ) -> Callable[..., T]:
         """Wraps a scheduled job so that each tick runs once over all instances. See `OnceOnly.every_tick`."""
         check_callable("job", job)
@@ -123,10 +113,10 @@ class SyncOnceOnly(SyncInstance):
         self,
         name: str,
         job: Callable[[Lease], Any],
-        every_seconds: Optional[float],
-        for_seconds: float,
-        timeout_seconds: float,
-        blocking_timeout_seconds: Optional[float],
+        every_seconds: Optional[Seconds],
+        for_seconds: Seconds,
+        timeout_seconds: Seconds,
+        blocking_timeout_seconds: Optional[Seconds],
     ) -> Callable[..., Any]:
         return self._inner.every_tick(
             name,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Optional, Sequence
+from typing import Optional, Sequence, Unpack
 
 from .._instance import DEFAULT_STORE, Store
+from .._options import RateLimiterOptions
 from .._rate.limits import Limits, Rate, RateLimitResult
 from .._rate.local_share import LocalShare
-from ..core.clock import Clock, Random
-from ..core.limits import CALL_TIMEOUT_MS
+from ..core.arguments import Seconds
 from ..errors import InvalidArgumentError
 from ..rate_limiter import RateLimiter
 from .instance import SyncInstance
@@ -18,7 +18,7 @@ __all__ = ["SyncRateLimiter"]
 
 
 class SyncRateLimiter(SyncInstance):
-    """As `RateLimiter`, for code without an event loop::
+    """Like `RateLimiter`, for code without an event loop::
 
         limiter = SyncRateLimiter("redis://localhost:6379", limits="100/minute")
         if not limiter.consume("api:user:7"):
@@ -34,10 +34,8 @@ class SyncRateLimiter(SyncInstance):
         limits: Limits,
         local_share: Optional[LocalShare] = None,
         fallback: Optional[SyncRateLimiter] = None,
-        fallback_seconds: float = 1,
-        call_timeout_seconds: float = CALL_TIMEOUT_MS / 1_000,
-        clock: Optional[Clock] = None,
-        random: Optional[Random] = None,
+        fallback_seconds: Seconds = 1,
+        **options: Unpack[RateLimiterOptions],
     ) -> None:
         """The arguments are those of `RateLimiter`."""
         if fallback is not None and not isinstance(fallback, SyncRateLimiter):
@@ -48,9 +46,7 @@ class SyncRateLimiter(SyncInstance):
             local_share=local_share,
             fallback=None if fallback is None else fallback._inner,
             fallback_seconds=fallback_seconds,
-            call_timeout_seconds=call_timeout_seconds,
-            clock=clock,
-            random=random,
+            **options,
         )
 
     def __enter__(self) -> SyncRateLimiter:
@@ -66,10 +62,10 @@ class SyncRateLimiter(SyncInstance):
         return portal().run(self._inner.consume(key, cost=cost))
 
     def check(self, key: str, *, cost: int = 1) -> RateLimitResult:
-        """As `consume`, but raises `RateLimitedError` when the call is over the limit."""
+        """Like `consume`, but raises `RateLimitedError` when the call is over the limit."""
         return portal().run(self._inner.check(key, cost=cost))
 
-    def wait(self, key: str, *, cost: int = 1, blocking_timeout_seconds: float = 10) -> RateLimitResult:
+    def wait(self, key: str, *, cost: int = 1, blocking_timeout_seconds: Seconds = 10) -> RateLimitResult:
         """Waits until the units are available, and takes them. See `RateLimiter.wait`."""
         return portal().run(self._inner.wait(key, cost=cost, blocking_timeout_seconds=blocking_timeout_seconds))
 
@@ -81,6 +77,6 @@ class SyncRateLimiter(SyncInstance):
         """Forgets what was taken for the key under this limiter's limits, and ends a block."""
         portal().run(self._inner.reset(key))
 
-    def block(self, key: str, seconds: float) -> None:
+    def block(self, key: str, seconds: Seconds) -> None:
         """Refuses all calls for the key for so many seconds from now. 0 ends the block."""
         portal().run(self._inner.block(key, seconds))

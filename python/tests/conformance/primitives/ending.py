@@ -244,7 +244,7 @@ async def _(ctx: Context) -> None:
     job = asyncio.ensure_future(run())
     await taken.wait()
     a.network.cut()
-    await within("close to settle", a.lock.close(drain_seconds=0.1, timeout_seconds=0.5))
+    await within("close to settle", a.lock.close(drain_seconds=0.1, deadline_seconds=0.5))
     a.network.heal()
     never.set()
     with pytest.raises(LeaseLostError):

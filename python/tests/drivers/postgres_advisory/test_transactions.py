@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, AsyncIterator, Awaitable, Callable, Iterator
+from datetime import timedelta
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, Iterator, List, Tuple
 
 import asyncpg
 import psycopg
@@ -22,7 +23,7 @@ from holdfast.drivers.postgres_advisory import (
     sync_try_lock_in_transaction,
     try_lock_in_transaction,
 )
-from holdfast.errors import InvalidArgumentError
+from holdfast.errors import InvalidArgumentError, NotAcquiredError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from support.advisory import claim_on, granted, is_free, ref_of
@@ -179,7 +180,7 @@ async def test_a_transaction_waits_for_a_lease_and_a_lease_for_a_transaction(
 
     async def work() -> None:
         async with transaction_of("sqlalchemy session", postgres_url) as session:
-            await lock_in_transaction(session, name)
+            await lock_in_transaction(session, name, blocking_timeout_seconds=30)
 
     waiting = asyncio.ensure_future(work())
     done, _ = await asyncio.wait({waiting}, timeout=0.15)
@@ -195,6 +196,37 @@ async def test_a_transaction_waits_for_a_lease_and_a_lease_for_a_transaction(
         assert not done
     assert await pending
     await lock.close()
+
+
+@pytest.mark.parametrize("kind", ASYNC)
+async def test_a_transaction_waits_only_if_it_is_asked_to_and_keeps_its_own_lock_timeout(
+    kind: str, postgres_url: str
+) -> None:
+    name, free = unique("held"), unique("free")
+    async with transaction_of("asyncpg", postgres_url) as holder:
+        await lock_in_transaction(holder, name)
+        with pytest.raises(NotAcquiredError, match=f'"{name}" is held by another client$'):
+            async with transaction_of(kind, postgres_url) as transaction:
+                await lock_in_transaction(transaction, name, blocking=False)
+        with pytest.raises(NotAcquiredError, match="waited 0.1 s, which has aborted the transaction: roll it back"):
+            async with transaction_of(kind, postgres_url) as transaction:
+                await lock_in_transaction(transaction, name, blocking_timeout_seconds=timedelta(seconds=0.1))
+    async with transaction_of("asyncpg", postgres_url) as transaction:
+        await transaction.execute("SET LOCAL lock_timeout = 1234")
+        await lock_in_transaction(transaction, free, blocking=True)
+        assert await transaction.fetchval("SHOW lock_timeout") == "1234ms"
+
+
+@pytest.mark.parametrize("kind", SYNC)
+async def test_a_synchronous_transaction_waits_in_the_same_way(kind: str, postgres_url: str) -> None:
+    name, some = unique("held"), {"blocking_timeout_seconds": 0.1}
+    cases: List[Tuple[Dict[str, Any], str]] = [({}, "is held"), (some, "waited 0.1 s")]
+    async with transaction_of("asyncpg", postgres_url) as holder:
+        await lock_in_transaction(holder, name)
+        for waits, expected in cases:
+            with pytest.raises(NotAcquiredError, match=expected):
+                with sync_transaction_of(kind, postgres_url) as transaction:
+                    sync_lock_in_transaction(transaction, name, **waits)
 
 
 async def test_shared_locks_are_held_beside_each_other_never_beside_an_exclusive_one(postgres_url: str) -> None:
@@ -214,7 +246,7 @@ async def test_it_excludes_behind_a_pooler_in_transaction_mode(kind: str, pgboun
     async def work() -> None:
         nonlocal inside, most
         async with transaction_of(kind, pgbouncer_url) as transaction:
-            await lock_in_transaction(transaction, name)
+            await lock_in_transaction(transaction, name, blocking=True)
             inside += 1
             most = max(most, inside)
             await asyncio.sleep(0.002)

@@ -38,8 +38,8 @@ async def replicated(own_redis: Any) -> Any:
 async def test_a_grant_and_a_renewal_count_only_when_the_replicas_have_them(own_redis, kind, lock_name):
     master, replica = await replicated(own_redis)
     client = (redis.asyncio.Redis if kind == "asyncio" else redis.Redis)(port=master.port)
-    impatient = redis_driver(client, replicas=1, replicas_timeout_seconds=0.2)
-    patient = redis_driver(client, replicas=1, replicas_timeout_seconds=20)
+    impatient = redis_driver(client, replicas=1, replica_wait_seconds=0.2)
+    patient = redis_driver(client, replicas=1, replica_wait_seconds=20)
     async with closing(impatient), closing(patient) as driver:
         claim = claim_on(lock_name)
         grant = await grant_of(driver, claim)

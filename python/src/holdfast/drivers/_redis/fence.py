@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence, Union
 
 from ... import _protocol
+from ...core.arguments import Seconds, check_seconds
 from ...core.arguments import text_of as exact_text
 from ...core.fencing import Token, check_resource, token_of
 from ...errors import InvalidArgumentError, StaleTokenError
@@ -31,8 +32,8 @@ class RedisFence:
     is unknown whether the write was made; and `InvalidArgumentError`.
     """
 
-    def __init__(self, client: RedisClient, *, command_timeout_seconds: float = 4.5) -> None:
-        self._link = link_of(client, command_timeout_seconds)
+    def __init__(self, client: RedisClient, *, command_timeout_seconds: Seconds = 4.5) -> None:
+        self._link = link_of(client, check_seconds("command_timeout_seconds", command_timeout_seconds, 0.001, 3_600))
         self._scripts: dict[str, Script] = {}
         self._closed = False
 
@@ -122,7 +123,7 @@ def _text(argument: str, value: object) -> str:
     raise InvalidArgumentError(argument, value, "a string without lone surrogates, or bytes")
 
 
-def redis_fence(client: RedisClient, *, command_timeout_seconds: float = 4.5) -> RedisFence:
+def redis_fence(client: RedisClient, *, command_timeout_seconds: Seconds = 4.5) -> RedisFence:
     """A fencing guard for data in Redis, with the settings of a client that you have. It need not be the server that
     keeps the locks."""
     return RedisFence(client, command_timeout_seconds=command_timeout_seconds)
