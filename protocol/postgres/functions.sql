@@ -46,8 +46,8 @@
 -- run. A run begins when the server is started or promoted, when it has recovered from a crash, and with every copy of
 -- the database. So the next token is higher than all before it
 -- - after the table was truncated, because the sequence is not part of it;
--- - after the sequence was lost with the schema, because the new one is raised to a later clock than the old one ever
---   was (as long as fewer than a million tokens are drawn in a second);
+-- - after the sequence was lost with the schema, because the counter is never further ahead of the clock than a second,
+--   and the new one is raised to a later clock (as long as fewer than a million tokens are drawn in a second);
 -- - after a crash, because a grant is committed after the token's log record. With synchronous_commit = off that record
 --   may be lost, but a new run begins. (Before PostgreSQL 15, no new run begins after a crash that the postmaster
 --   survived. Then the tokens of the last moment, with synchronous_commit = off, can be given again);
@@ -85,11 +85,13 @@ $$;
 CREATE OR REPLACE FUNCTION holdfast_raise_tokens() RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
 DECLARE
-  v_lead  CONSTANT BIGINT := 1000000;
-  v_run   BIGINT;
-  v_fresh BOOLEAN := false;
-  v_clock BIGINT;
-  v_last  BIGINT;
+  v_lead     CONSTANT BIGINT := 1000000;
+  v_patience CONSTANT TEXT := current_setting('lock_timeout');
+  v_run      BIGINT;
+  v_fresh    BOOLEAN := false;
+  v_clock    BIGINT;
+  v_last     BIGINT;
+  v_early    BIGINT;      -- how far beyond the lead the counter would be, in microseconds
 BEGIN
   LOOP
     v_run := holdfast_server_run();
@@ -106,7 +108,10 @@ BEGIN
   -- clocks, below a token already given. The lock is released at once, not with the transaction, which may be a long
   -- one of the caller.
   BEGIN
+    -- A list waits for rows too briefly for this.
+    PERFORM set_config('lock_timeout', '2s', true);
     PERFORM pg_advisory_lock(7813544519228563561);
+    PERFORM set_config('lock_timeout', v_patience, true);
     v_clock := extract(epoch FROM clock_timestamp()) * 1000000;
     v_last := coalesce(pg_sequence_last_value('holdfast_tokens'::regclass), 0);
     IF v_last < v_clock OR pg_sequence_last_value('holdfast_raised'::regclass) IS DISTINCT FROM v_run THEN
@@ -116,6 +121,14 @@ BEGIN
       -- below their tokens.
       PERFORM setval('holdfast_raised', 1);
       v_last := coalesce(pg_sequence_last_value('holdfast_tokens'::regclass), 0);
+      -- That may be further ahead of the clock than the lead. If the sequence were lost then, the new one would begin
+      -- below it. So this session waits until it is not. It never waits longer than for that quarter: a counter that is
+      -- further ahead is due to a clock that was set back.
+      v_early := v_last + v_lead / 4 - v_clock - v_lead;
+      IF v_early BETWEEN 1 AND v_lead / 4 THEN
+        PERFORM pg_sleep(v_early / 1e6);
+        v_clock := extract(epoch FROM clock_timestamp()) * 1000000;
+      END IF;
       PERFORM setval('holdfast_tokens', greatest(v_clock + v_lead, v_last + v_lead / 4));
       PERFORM setval('holdfast_raised', v_run);
     END IF;
