@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import ExitStack
 from contextvars import Context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Optional, Sequence, Type, TypeVar
 
 from ._inner_lease import InnerLease, beneath
 from ._options import Share
-from ._reentry import Frame, current_frame, innermost_frame, is_in_generator, leave_ended_frames
+from ._reentry import Frame, innermost_frame, is_in_generator, leave_ended_frames
+from .core.emitter import current_frame
+from .core.events import Running
 from .core.holder import Holder
 from .core.lease import HeldLease, Lease
 from .errors import HoldfastError, LeaseLostError
@@ -36,6 +39,8 @@ class LeaseBlock(Generic[T]):
         self._holder: Optional[Holder] = None
         self._frames: list[Frame] = []
         self._entered_frames: list[Frame] = []
+        self._around: Optional[ExitStack] = None
+        """What listeners of `running` put around the block."""
         self._waiting: list[asyncio.Future[None]] = []
         self._in_generator = False
         self._runner: object = None
@@ -67,7 +72,30 @@ class LeaseBlock(Generic[T]):
                 frame.inner.remove(entered)
 
     async def __aenter__(self) -> T:
-        return await self.enter(is_in_generator(sys._getframe().f_back), asyncio.current_task())
+        value = await self.enter(is_in_generator(sys._getframe().f_back), asyncio.current_task())
+        self.begin_running()
+        return value
+
+    def begin_running(self) -> None:
+        """The block begins. In the context of the code that has it: listeners of `running` may change that."""
+        events = self._claims.instance.events
+        if not events.hears(Running):
+            return
+        for lease in self._leases:
+            held = beneath(lease)
+            is_reentry = isinstance(lease, InnerLease) and lease.frame is not None
+            if isinstance(held, HeldLease) and not is_reentry:
+                event = Running(*held.event_base, self._in_generator)
+                events.emit(event)
+                if self._around is None:
+                    self._around = ExitStack()
+                for around in event.around:
+                    self._around.enter_context(around)
+
+    def end_running(self, *exc_info: Any) -> None:
+        around, self._around = self._around, None
+        if around is not None:
+            around.__exit__(*exc_info)
 
     async def enter(self, in_generator: bool, runner: object) -> T:
         """`runner`: the task or thread that runs the block. `in_generator`: other code of it runs while the block is
@@ -110,6 +138,7 @@ class LeaseBlock(Generic[T]):
         exc: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
+        self.end_running(exc_type, exc, traceback)
         await self.leave(exc, asyncio.current_task())
 
     async def leave(self, exc: Optional[BaseException], runner: object) -> None:

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Mapping, Optional, Sequence
 
-from ._result import lock_info, time_of
 from .core.driver import InspectQuery, LeaseRecord, Mode, WaiterRecord
 from .core.holder import ClaimRequest, Holder
 from .core.lease import HeldLease
 from .core.limits import MAX_INSPECTED
-from .core.lock_info import LockInfo
+from .core.lock_info import LockInfo, lock_info, time_of
 from .errors import StoreError
 
 

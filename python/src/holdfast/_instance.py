@@ -10,11 +10,14 @@ import warnings
 from types import TracebackType
 from typing import Any, Callable, Coroutine, Mapping, Optional, Sequence, Type, TypeVar, Union
 
+from ._observable import Observable
 from .connect import check_store, driver_from
 from ._options import InstanceOptions, check_instance_options
 from .core.arguments import Seconds, check_holder_id, ttl_ms_from, wait_ms_from
 from .core.clock import SYSTEM_CLOCK, SYSTEM_RANDOM, backoff_ms
 from .core.driver import Driver
+from .core.emitter import Emitter
+from .core.events import StoreFailed
 from .core.holder import Holder
 from .core.limits import CALL_TIMEOUT_MS, CLOSE_TIMEOUT_MS, WAITER_TTL_MS
 from .core.tasks import create_detached_task, pause, start_task
@@ -55,6 +58,7 @@ class Instance:
             rule = "the URL of a store, a client or a driver; leave it out to use HOLDFAST_URL or the default store"
             raise InvalidArgumentError("store", store, rule)
         self._what = what
+        self.events = Emitter()
         self._store = check_store(None if isinstance(store, DefaultStore) else store)
         self.clock = options.get("clock") or SYSTEM_CLOCK
         self.random = options.get("random") or SYSTEM_RANDOM
@@ -90,7 +94,7 @@ class Instance:
             return
         warnings.warn(f"a {self._what} was not closed: call close(), or use it in a with block", ResourceWarning)
         if holder.loop.is_closed():
-            holder.abandon("its event loop was closed")
+            holder.abandon("its event loop was closed", "session")
             holder.forget_store()
             return
         try:
@@ -122,7 +126,7 @@ class Instance:
                 raise UnsupportedError(
                     f"this {self._what} is used in another event loop. Create one for each event loop"
                 )
-            holder.abandon("its event loop was closed")
+            holder.abandon("its event loop was closed", "session")
             holder.forget_store()
         # Connections belong to the event loop and the process that opened them, and cannot be closed from here.
         self._holder = self._own_driver = self._opening = None
@@ -196,6 +200,10 @@ class Instance:
     async def _open(self) -> Holder:
         try:
             driver, owned = await driver_from(self._store)
+        except StoreError as error:
+            if self.events.hears(StoreFailed):
+                self.events.emit(StoreFailed("open", error))
+            raise
         finally:
             # A store that was down at the first use may be up at the next.
             self._opening = None
@@ -209,6 +217,7 @@ class Instance:
                 random=self.random,
                 call_timeout_ms=self._call_timeout_ms,
                 waiter_ttl_ms=self._waiter_ttl_ms,
+                events=self.events,
             )
         except BaseException:
             if owned:
@@ -274,10 +283,14 @@ def _finished(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-class Closable:
-    """What every primitive has: an id, `ping`, `close`, and `async with` on the instance itself."""
+class Closable(Observable):
+    """What every primitive has: an id, `on`, `ping`, `close`, and `async with` on the instance itself."""
 
     _instance: Instance
+
+    @property
+    def _events(self) -> Emitter:
+        return self._instance.events
 
     @property
     def holder_id(self) -> str:

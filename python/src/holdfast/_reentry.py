@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Iterator, Optional
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional
 from ._inner_lease import InnerLease, beneath
 from ._options import Share
 from .core.claim_ids import Chain
+from .core.emitter import current_frame
 from .core.holder import ClaimRequest
 from .core.lease import HeldLease, Lease
 from .errors import DeadlockError
@@ -56,10 +56,6 @@ class Frame:
         for lease in self.inner:
             lease.lose("the block that it was entered in has ended")
         self.inner = []
-
-
-current_frame: ContextVar[Optional[Frame]] = ContextVar("holdfast_frame", default=None)
-"""The innermost block that runs here, of any instance."""
 
 
 def innermost_frame() -> Optional[Frame]:

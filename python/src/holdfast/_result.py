@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Optional, Union
 
 from .core.driver import LeaseRecord
-from .core.lock_info import LockInfo
+from .core.lock_info import LockInfo, lock_info, time_of
 from .core.store_answers import checked_lease
 from .errors import NotAcquiredError
 
@@ -67,29 +66,6 @@ def holder_text(record: LeaseRecord) -> str:
         return f"{record.holder_id} since {_iso(record.acquired_at_ms)}"
     end = "no expiry" if record.expires_at_ms is None else f"expires: {_iso(record.expires_at_ms)}"
     return f"{record.holder_id} (since: unknown, {end})"
-
-
-def lock_info(record: LeaseRecord) -> LockInfo:
-    """A lease that lasts as long as its session gets the latest possible time as `expires_at`."""
-    return LockInfo(
-        record.lock_name,
-        record.holder_id,
-        time_of(record.acquired_at_ms),
-        NO_EXPIRY if record.expires_at_ms is None else time_of(record.expires_at_ms),
-        record.fencing_token,
-        record.metadata,
-    )
-
-
-NO_EXPIRY = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
-
-
-def time_of(ms: float) -> datetime.datetime:
-    """UTC. A time beyond the last year that Python has is that year's end: another client may write any number."""
-    try:
-        return datetime.datetime.fromtimestamp(ms / 1_000, datetime.timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return NO_EXPIRY
 
 
 def _iso(ms: float) -> str:

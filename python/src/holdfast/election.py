@@ -12,12 +12,13 @@ from ._election.run import LeadParts, lead_repeatedly
 from ._election.term import DemotionReason, Term
 from ._instance import DEFAULT_STORE, Closable, Instance, Store
 from ._options import InstanceOptions
-from ._result import lock_info, not_acquired_error
+from ._result import not_acquired_error
 from .core.arguments import Seconds, check_callable, check_json, check_lock_name, ttl_ms_from, wait_ms_from
 from .core.driver import InspectQuery, LeaseRecord
 from .core.holder import ClaimRequest, Holder
 from .core.lease import HeldLease
 from .core.limits import MAX_WAIT_MS
+from .core.lock_info import lock_info
 from .errors import StoreError, UnsupportedError
 
 __all__ = ["Leader", "LeaderElection", "Term"]

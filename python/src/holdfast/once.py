@@ -10,11 +10,12 @@ from ._once.results import MAX_KEY_LENGTH, FoundResult, assert_keeps_results, me
 from ._once.tick import MAX_TICK_LENGTH, Tick, tick_of
 from ._once.waiting_calls import WaitingCalls
 from ._options import EXCLUSIVE, InstanceOptions
-from ._reentry import Frame, current_frame
+from ._reentry import Frame
 from ._result import not_acquired_error
 from .core.arguments import Seconds, check_callable, check_text, ttl_ms_from, wait_ms_from
 from .core.clock import backoff_ms
 from .core.driver import Grant, InspectQuery, LeaseRecord, LeaseRef
+from .core.emitter import current_frame
 from .core.holder import ClaimRequest, Holder
 from .core.lease import HeldLease, Lease
 from .core.limits import MAX_WAIT_MS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Sequence, Unpack
+from typing import Any, Coroutine, Optional, Sequence, Unpack
 
 from ._instance import DEFAULT_STORE, Closable, Instance, Store
 from ._options import RateLimiterOptions
@@ -14,8 +14,9 @@ from ._rate.remembered_refusals import RememberedRefusals
 from ._rate.waiting import RateWaiting
 from .core.arguments import Seconds, check_lock_name, check_whole, wait_ms_from
 from .core.driver import RateAnswer, RateRequest
+from .core.events import Consumed, StoreFailed
 from .core.limits import CLOSE_TIMEOUT_MS
-from .errors import ClosedError, InvalidArgumentError, RateLimitedError, UnsupportedError
+from .errors import ClosedError, InvalidArgumentError, RateLimitedError, StoreError, UnsupportedError
 
 __all__ = ["LimitStanding", "LocalShare", "Rate", "RateLimitHeaders", "RateLimitResult", "RateLimiter"]
 
@@ -71,7 +72,7 @@ class RateLimiter(Closable):
         if fallback is not None:
             if not isinstance(fallback, RateLimiter):
                 raise InvalidArgumentError("fallback", fallback, "a RateLimiter")
-            self._fallback = RateFallback(fallback, self._clock, try_again_ms)
+            self._fallback = RateFallback(fallback, self._clock, try_again_ms, self._emit_failed)
 
     @property
     def limits(self) -> Sequence[Rate]:
@@ -90,7 +91,8 @@ class RateLimiter(Closable):
         the smallest burst, which could never be allowed; `UnsupportedError` for a driver without rate limits;
         `OverloadError` with more than 32 different limits on one key (PostgreSQL); `ClosedError`.
         """
-        return await self._take(*self._checked(key, cost))
+        key, cost = self._checked(key, cost)
+        return await self._reported(self._take(key, cost), key, cost)
 
     async def check(self, key: str, *, cost: int = 1) -> RateLimitResult:
         """Like `consume`, but raises `RateLimitedError` when the call is over the limit."""
@@ -109,7 +111,8 @@ class RateLimiter(Closable):
         `consume` raises.
         """
         key, cost = self._checked(key, cost)
-        return await self._waiting.wait(key, cost, wait_ms_from("blocking_timeout_seconds", blocking_timeout_seconds))
+        wait_ms = wait_ms_from("blocking_timeout_seconds", blocking_timeout_seconds)
+        return await self._reported(self._waiting.wait(key, cost, wait_ms), key, cost)
 
     async def peek(self, key: str, *, cost: int = 1) -> RateLimitResult:
         """What `consume` would return. It takes and writes nothing. Units of this process's local share are not
@@ -160,6 +163,30 @@ class RateLimiter(Closable):
         self._waiting.give_up(ClosedError("the limiter was closed while the call waited"))
         await super().close(drain_seconds=drain_seconds, deadline_seconds=deadline_seconds)
 
+    async def _reported(self, asking: Coroutine[Any, Any, RateLimitResult], key: str, cost: int) -> RateLimitResult:
+        try:
+            result = await asking
+        except RateLimitedError:
+            self._emit_decision(key, cost, False, False)
+            raise
+        except StoreError as error:
+            self._emit_failed(error)
+            raise
+        self._emit_decision(key, cost, result.allowed, result.fallback)
+        return result
+
+    def _emit_decision(self, key: str, cost: int, allowed: bool, fallback: bool) -> None:
+        if self._events.hears(Consumed):
+            self._events.emit(Consumed(key, cost, allowed, fallback))
+
+    def _emit_failed(self, error: StoreError) -> None:
+        if self._events.hears(StoreFailed):
+            self._events.emit(StoreFailed("consume", error))
+
+    async def _consume_as_fallback(self, key: str, cost: int) -> RateLimitResult:
+        """Without an event: the limiter that this is the fallback of emits one."""
+        return await self._take(*self._checked(key, cost))
+
     async def _take(self, key: str, cost: int) -> RateLimitResult:
         if self._fallback is None:
             return await self._take_here(key, cost)
@@ -168,7 +195,7 @@ class RateLimiter(Closable):
         if refusal is not None:
             return refusal
         return await self._fallback.answer_or(
-            lambda: self._take_here(key, cost), lambda other: other.consume(key, cost=cost), cost
+            lambda: self._take_here(key, cost), lambda other: other._consume_as_fallback(key, cost), cost
         )
 
     async def _take_here(self, key: str, cost: int) -> RateLimitResult:

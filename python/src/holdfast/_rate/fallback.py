@@ -24,10 +24,14 @@ class RateFallback(Generic[Limiter]):
     fallback answers the others until that one is answered. So an outage delays one call at a time.
     """
 
-    def __init__(self, limiter: Limiter, clock: Clock, try_again_ms: float) -> None:
+    def __init__(
+        self, limiter: Limiter, clock: Clock, try_again_ms: float, failed: Callable[[StoreError], None]
+    ) -> None:
+        """`failed` is called when the fallback answers for the store."""
         self.limiter = limiter
         self._clock = clock
         self._try_again_ms = try_again_ms
+        self._failed = failed
         self._most_cost = min(each.burst or each.limit for each in limiter.limits)
         self._try_at_ms: Optional[float] = None
         """On the monotonic clock: when to try the store again. None: it answered the last call."""
@@ -48,10 +52,11 @@ class RateFallback(Generic[Limiter]):
             self._try_at_ms = math.inf
         try:
             return await store()
-        except StoreError:
+        except StoreError as error:
             self._try_at_ms = self._now_ms + self._try_again_ms
             if not can_answer:
                 raise
+            self._failed(error)
         except Exception:
             self._try_at_ms = None
             raise

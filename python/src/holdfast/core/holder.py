@@ -28,10 +28,14 @@ from .driver import (
     Refusal,
     Renewal,
 )
+from .emitter import Emitter
+from .events import Acquired as AcquiredEvent
+from .events import AcquireFailed, ForceReleased, LossReason, Requested
+from .events import Refused as RefusedEvent
 from .in_flight import InFlight
 from .lease import HeldLease, LeaseContext, OwnClaim
 from .limits import MAX_PENDING_CLAIMS, MAX_TTL_MS, PING_TTL_MS
-from .pending_claim import Granted, Outcome, PendingClaim
+from .pending_claim import Granted, Outcome, PendingClaim, holder_of
 from .renewer import NOT_IN_STORE
 from .scheduler import Scheduler
 from .store_client import (
@@ -96,10 +100,12 @@ class Holder:
         random: Random,
         call_timeout_ms: float,
         waiter_ttl_ms: float,
+        events: Optional[Emitter] = None,
     ) -> None:
         self.holder_id = holder_id
         self.clock = clock
         self.random = random
+        self.events = Emitter() if events is None else events
         self.leases: dict[HeldLease, None] = {}
         self.loop = asyncio.get_running_loop()
         self._waiter_ttl_ms = waiter_ttl_ms
@@ -107,7 +113,7 @@ class Holder:
         self._store = open_store_client(driver, clock, random, call_timeout_ms)
         self._scheduler = Scheduler(clock, random)
         self._in_flight = InFlight()
-        self._context = LeaseContext(self._store, self._scheduler, self._in_flight)
+        self._context = LeaseContext(self._store, self._scheduler, self._in_flight, self.events)
         self._pending: dict[PendingClaim, ClaimRequest] = {}
         self._held = InFlight()
         """Leases that have not ended."""
@@ -171,8 +177,11 @@ class Holder:
             rule = f"at most {longest}, the longest that the {self.driver_name} driver keeps anything"
             raise InvalidArgumentError("min_hold_seconds", request.min_hold_ms / 1_000, rule)
         self.assert_room(1)
-        acquiring = Acquiring(self, self._context, OwnClaim(self._claim_of(request)), request, on_end)
+        own = OwnClaim(self._claim_of(request), self.events)
+        acquiring = Acquiring(self, self._context, own, request, on_end)
         self._pending[acquiring.pending] = request
+        if self.events.hears(Requested):
+            self.events.emit(Requested(*own.event_base, request.wait_ms > 0))
         acquiring.pending.start()
         return acquiring
 
@@ -268,12 +277,13 @@ class Holder:
         """For a `close` that takes too long: fails every request that the store has not answered."""
         fail_store_client(self._store, ClosedError("the instance was closed before the store had answered"))
 
-    def abandon(self, reason: str) -> None:
-        """The event loop or the process of this holder is gone: its leases can neither be renewed nor released."""
+    def abandon(self, reason: str, kind: Optional[LossReason]) -> None:
+        """The event loop or the process of this holder is gone: its leases can neither be renewed nor released. `kind`
+        as in `HeldLease.lose_silently`."""
         self.abandoned = True
         self._ended = reason
         for lease in list(self.leases):
-            lease.lose_silently(reason)
+            lease.lose_silently(reason, kind)
         self.leases.clear()
 
     def stop_sending(self, reason: str) -> None:
@@ -289,13 +299,15 @@ class Holder:
     def forced(self, lease: HeldLease) -> None:
         """Earlier holders in this process lose their leases at once. Those in other processes learn of it from the
         store: from a message, or from the answer to their next renewal."""
+        if self.events.hears(ForceReleased):
+            self.events.emit(ForceReleased(*lease.event_base, lease.metadata))
         for listener in list(self._store.on_forced):
             listener(lease.lock_name, lease.holder_id, lease.fencing_token)
 
     def _on_forced(self, lock_name: str, holder_id: str, fencing_token: int) -> None:
         for lease in list(self.leases):
             if lease.lock_name == lock_name and lease.fencing_token < fencing_token:
-                lease.lose(f"it was force-released by {holder_id}")
+                lease.lose(f"it was force-released by {holder_id}", None, "force-released")
 
     def _claim_of(self, request: ClaimRequest) -> Claim:
         if request.shared_chain is not None:
@@ -342,8 +354,6 @@ class Holder:
         )
         self.leases[lease] = None
         self._held.begin()
-        if request.force_up_to is not None:
-            self.forced(lease)
         return lease
 
     def _end_pending(self, matches: Callable[[ClaimRequest], bool]) -> None:
@@ -359,7 +369,7 @@ class Holder:
 class Acquiring:
     """A claim that was made and has not ended."""
 
-    __slots__ = ("future", "pending", "_holder", "_store", "_request", "_on_end")
+    __slots__ = ("future", "pending", "_holder", "_store", "_request", "_on_end", "_events")
 
     def __init__(
         self, holder: Holder, context: LeaseContext, own: OwnClaim, request: ClaimRequest, on_end: Optional[OnEnd]
@@ -370,6 +380,7 @@ class Acquiring:
         self._store = context.store
         self._request = request
         self._on_end = on_end
+        self._events = holder.events
 
     def cancel(self) -> None:
         """The caller does not want it any more. Nothing stays in the store."""
@@ -392,17 +403,31 @@ class Acquiring:
         future, request = self.future, self._request
         if isinstance(outcome, Granted):
             if not future.done():
-                future.set_result(self._holder.hold(self.pending.own, outcome, request, self._on_end))
+                lease = self._holder.hold(self.pending.own, outcome, request, self._on_end)
+                future.set_result(lease)
+                if self._events.hears(AcquiredEvent):
+                    self._events.emit(AcquiredEvent(*lease.event_base, self.pending.waited_ms))
+                if request.force_up_to is not None:
+                    self._holder.forced(lease)
                 return
             # The caller was cancelled in this turn of the event loop, and has not run since.
             self.pending.own.withdraw(self._store)
+            self._emit_failed(asyncio.CancelledError())
         elif future.done():
-            return
+            self._emit_failed(asyncio.CancelledError())
         elif isinstance(outcome, Refusal):
+            if self._events.hears(RefusedEvent):
+                event = RefusedEvent(*self.pending.own.event_base, self.pending.waited_ms, holder_of(outcome))
+                self._events.emit(event)
             # A claim that does not wait reports 0: the round trip to the store is not waiting.
             future.set_result(Refused(outcome, self.pending.waited_ms if request.wait_ms > 0 else 0.0))
         else:
+            self._emit_failed(outcome)
             future.set_exception(outcome)
+
+    def _emit_failed(self, error: BaseException) -> None:
+        if self._events.hears(AcquireFailed):
+            self._events.emit(AcquireFailed(*self.pending.own.event_base, self.pending.waited_ms, error))
 
 
 async def _within(timeout_ms: float, work: asyncio.Future[Any]) -> bool:
@@ -422,7 +447,7 @@ def _after_fork() -> None:
     """The leases belong to the parent process. If the child relied on them, two processes would hold one lock; if it
     released them, the parent would lose them without notice."""
     for holder in list(_holders):
-        holder.abandon("the process was forked, and the lease stayed with the parent process")
+        holder.abandon("the process was forked, and the lease stayed with the parent process", None)
         holder.stop_sending("the process was forked, and its claims stayed with the parent process")
 
 

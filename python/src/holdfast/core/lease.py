@@ -14,6 +14,8 @@ from .arguments import Seconds, ttl_ms_from
 from .claim_ids import Chain
 from .clock import Clock, Instant, Random
 from .driver import Claim, Grant, LeaseRef, Renewal
+from .emitter import Emitter
+from .events import LossReason, Lost, Released, ReleaseFailed
 from .in_flight import InFlight, InFlightOnce
 from .lock_info import LockInfo
 from .renewer import NOT_IN_STORE, NOT_RENEWED, Renewer
@@ -29,23 +31,25 @@ log = logging.getLogger("holdfast")
 class LeaseContext:
     """What a lease and a claim need from the instance that holds it."""
 
-    __slots__ = ("clock", "random", "store", "scheduler", "in_flight")
+    __slots__ = ("clock", "random", "store", "scheduler", "in_flight", "events")
 
-    def __init__(self, store: StoreClient, scheduler: Scheduler, in_flight: InFlight) -> None:
+    def __init__(self, store: StoreClient, scheduler: Scheduler, in_flight: InFlight, events: Emitter) -> None:
         self.clock: Clock = store.clock
         self.random: Random = store.random
         self.store = store
         self.scheduler = scheduler
         self.in_flight = in_flight
+        self.events = events
 
 
 class OwnClaim:
     """A claim of this process."""
 
-    __slots__ = ("claim", "abandoned", "_withdrawal")
+    __slots__ = ("claim", "events", "abandoned", "_withdrawal")
 
-    def __init__(self, claim: Claim) -> None:
+    def __init__(self, claim: Claim, events: Emitter) -> None:
         self.claim = claim
+        self.events = events
         self._withdrawal: Optional[asyncio.Future[None]] = None
         self.abandoned = False
         """Whether this process wants nothing of the claim in the store any more: it was given up, or its lease was
@@ -59,11 +63,21 @@ class OwnClaim:
     def withdraw(self, store: StoreClient, lease: Optional[LeaseRef] = None) -> None:
         """Ends in the background what the claim has in the store, or only its lease."""
         self.will_withdraw(store)
-        store.release_until_answered(lease or LeaseRef(self.claim.lock_name, self.claim.claim_id), self.withdrawn)
+        wanted = lease or LeaseRef(self.claim.lock_name, self.claim.claim_id)
+        store.release_until_answered(wanted, self.withdrawn, self.release_failed)
 
     def withdrawn(self) -> None:
         if self._withdrawal is not None and not self._withdrawal.done():
             self._withdrawal.set_result(None)
+
+    @property
+    def event_base(self) -> tuple[str, str, str]:
+        return self.claim.lock_name, self.claim.holder_id, self.claim.claim_id
+
+    def release_failed(self, error: Exception) -> None:
+        """Each time."""
+        if self.events.hears(ReleaseFailed):
+            self.events.emit(ReleaseFailed(*self.event_base, error))
 
     async def wait_withdrawn(self) -> None:
         """The caller may be the last step of a program, and nothing is sent after its end: a waiter that stays in the
@@ -349,12 +363,18 @@ class HeldLease(Lease):
         self._release_unanswered = False
         """Also while a release that has failed is repeated in the background."""
         if watches_loss or self._ends_with_session:
-            self._stop_watching = context.store.wake_ups.watch_loss(self.claim.claim_id, self._on_loss_message)
+            self._stop_watching = context.store.wake_ups.watch_loss(
+                self.claim.claim_id, self._on_loss_message, context.events
+            )
         self._renewer = Renewer(self, sent, answered, grant.ttl_ms, unanswered_ms, heartbeat, max_hold_ms)
 
     @property
     def ref(self) -> LeaseRef:
         return LeaseRef(self.claim.lock_name, self.claim.claim_id, self._token)
+
+    @property
+    def event_base(self) -> tuple[str, str, str, int]:
+        return *self.own.event_base, self._token
 
     @property
     def chain(self) -> Chain:
@@ -487,6 +507,7 @@ class HeldLease(Lease):
         """As `begin_discard`, for a caller that was cancelled and cannot wait."""
         if self._ended is None:
             self._end("released")
+            self.emit_released(self._held_ms)
             self.own.withdraw(self.context.store, self.ref)
 
     def pending_release(self) -> Optional[asyncio.Future[bool]]:
@@ -508,7 +529,8 @@ class HeldLease(Lease):
         if self._ended is not None:
             future.set_result(False)
             return future
-        delay_ms = math.ceil(min_hold_ms - (now.monotonic_ms - self._answered_ms)) if min_hold_ms else 0
+        held_ms = now.monotonic_ms - self._answered_ms
+        delay_ms = math.ceil(min_hold_ms - held_ms) if min_hold_ms else 0
         deadline = self._renewer.deadline.at
         # From here on this process must not rely on the lease, even if the call fails.
         self._end(how)
@@ -527,15 +549,17 @@ class HeldLease(Lease):
                 for each in self._released():
                     each.cancel()
 
-            context.store.spawn(self._release_later(delay_ms, deadline, ended), cancelled)
+            context.store.spawn(self._release_later(delay_ms, held_ms, deadline, ended), cancelled)
         else:
             # Not set above: a late answer to the claim's own request must not release what `min_hold_seconds` keeps.
             self.own.abandoned = True
             context.in_flight.begin()
-            context.store.release(self.ref, _Releasing(self, deadline))
+            context.store.release(self.ref, _Releasing(self, deadline, held_ms))
         return future
 
-    async def _release_later(self, delay_ms: float, deadline: Instant, ended: InFlightOnce) -> None:
+    async def _release_later(
+        self, delay_ms: float, held_ms: float, deadline: Instant, ended: InFlightOnce
+    ) -> None:
         """Sets the lease to end after `delay_ms`: the store then ends it even if this process no longer exists. If that
         fails, the lease expires after its TTL."""
         store = self.context.store
@@ -545,12 +569,15 @@ class HeldLease(Lease):
             renewal = Renewal(self.claim.lock_name, self.claim.claim_id, self._token, delay_ms)
             answer = await store.confirm(renewal)
             if answer == "lost":
-                self.not_in_store(deadline, self.context.clock.now())
-            elif answer == "held":
-                # A store without expiry cannot end the lease itself: this process does it.
-                store.release_later(self.ref, delay_ms)
+                self.not_in_store(deadline, self.context.clock.now(), held_ms)
+            else:
+                if answer == "held":
+                    # A store without expiry cannot end the lease itself: this process does it.
+                    store.release_later(self.ref, delay_ms, self.own.release_failed)
+                self.emit_released(held_ms)
             self.release_answered(answer != "lost")
         except HoldfastError as error:
+            self.own.release_failed(error)
             self.release_answered(error)
         finally:
             ended.end()
@@ -579,14 +606,21 @@ class HeldLease(Lease):
         waiting, self._releasing = self._releasing, None
         return waiting or ()
 
-    def not_in_store(self, deadline: Instant, answered: Instant) -> None:
+    def emit_released(self, held_ms: float) -> None:
+        if self.context.events.hears(Released):
+            self.context.events.emit(Released(*self.event_base, held_ms))
+
+    def not_in_store(self, deadline: Instant, answered: Instant, held_ms: float) -> None:
         """The store answered a release that it no longer had the lease. If the answer came before the lease's own end,
         the store had ended the lease early, and another holder may have worked at the same time. A later answer proves
         nothing: the release may have arrived after that end, when the work was already over."""
-        if not deadline.is_past(answered):
-            error = self._loss("the store no longer had it when it was released")
-            self._ended = error
-            self._report_loss(error)
+        if deadline.is_past(answered):
+            self.emit_released(held_ms)
+            return
+        error = self._loss("the store no longer had it when it was released")
+        self._ended = error
+        self._emit_lost("missing" if self._unconfirmed_loss is None else "force-released", error)
+        self._report_loss(error)
 
     def ask_to_stop(self, reason: str) -> None:
         """Reports a loss while the lease is still held and renewed: blocks have time to stop before it is released."""
@@ -594,10 +628,13 @@ class HeldLease(Lease):
             self._stop_request = self._loss(reason)
             self._report_loss(self._stop_request)
 
-    def lose(self, reason: str, cause: Optional[BaseException] = None) -> None:
+    def lose(
+        self, reason: str, cause: Optional[BaseException] = None, kind: Optional[LossReason] = None
+    ) -> None:
         """The lease has ended without a release."""
         if self._ended is not None:
             return
+        kind = kind or self._kind_of(reason)
         error = self._loss(reason, cause)
         self.has_expired = reason == NOT_RENEWED
         self._end(error)
@@ -605,14 +642,30 @@ class HeldLease(Lease):
         # The store may still have the lease: for the length of the margin, or for ever if it ends with a session. This
         # process no longer relies on it.
         self.context.store.release_until_answered(self.ref)
+        self._emit_lost(kind, error)
         self._report_loss(error)
+
+    def _kind_of(self, reason: str) -> LossReason:
+        if reason == NOT_IN_STORE:
+            return "missing" if self._unconfirmed_loss is None else "force-released"
+        return "expired" if reason == NOT_RENEWED else "failed"
+
+    def _emit_lost(self, kind: LossReason, error: LeaseLostError) -> None:
+        """Before it is reported to what runs under the lease: a log should say why that ends."""
+        events = self.context.events
+        if events.hears(Lost):
+            events.emit(Lost(*self.event_base, self._held_ms, kind, error))
+
+    @property
+    def _held_ms(self) -> float:
+        return self.context.clock.now().monotonic_ms - self._answered_ms
 
     def _lose_where_it_lives(self) -> None:
         """Its time has passed. Only the event loop's own thread may report that. `held` is also asked by a thread that
         works under the lease, and after the event loop was closed."""
         store = self.context.store
         if store.loop.is_closed():
-            self.lose_silently(NOT_RENEWED)
+            self.lose_silently(NOT_RENEWED, "expired")
         elif threading.get_ident() == store.thread_id:
             self.lose(NOT_RENEWED)
         else:
@@ -624,12 +677,15 @@ class HeldLease(Lease):
     def _notice_closed_loop(self) -> None:
         """With its event loop, its connection is gone: it can neither be renewed nor released."""
         if self.context.store.loop.is_closed():
-            self.lose_silently("its event loop was closed")
+            self.lose_silently("its event loop was closed", "session")
 
-    def lose_silently(self, reason: str) -> None:
-        """The lease belongs to another process or to an event loop that is gone: nothing may be sent for it."""
+    def lose_silently(self, reason: str, kind: Optional[LossReason]) -> None:
+        """The lease belongs to another process or to an event loop that is gone: nothing may be sent for it. `kind`:
+        None in a forked process, where it is not lost."""
         if self._ended is None:
-            self._ended = self._loss(reason)
+            self._ended = error = self._loss(reason)
+            if kind is not None:
+                self._emit_lost(kind, error)
 
     def _loss(self, reason: str, cause: Optional[BaseException] = None) -> LeaseLostError:
         confirmed = self._unconfirmed_loss if reason == NOT_IN_STORE else None
@@ -641,7 +697,7 @@ class HeldLease(Lease):
         """The driver knows from its own connection that a session has ended. Any other message may be forged or
         outdated: the store is asked, and the lease is lost only if the store confirms it."""
         if self._ends_with_session:
-            self.lose(str(cause), cause)
+            self.lose(str(cause), cause, "session")
         else:
             self._unconfirmed_loss = cause
             self._renewer.check()
@@ -661,23 +717,28 @@ class HeldLease(Lease):
 class _Releasing:
     """Receives the answer to a release."""
 
-    __slots__ = ("_lease", "_deadline")
+    __slots__ = ("_lease", "_deadline", "_held_ms")
 
-    def __init__(self, lease: HeldLease, deadline: Instant) -> None:
+    def __init__(self, lease: HeldLease, deadline: Instant, held_ms: float) -> None:
         self._lease = lease
         self._deadline = deadline
+        self._held_ms = held_ms
 
     def answered(self, answer: bool, sent: Instant, now: Instant) -> None:
-        if not answer:
-            self._lease.not_in_store(self._deadline, now)
+        if answer:
+            self._lease.emit_released(self._held_ms)
+        else:
+            self._lease.not_in_store(self._deadline, now, self._held_ms)
         self._lease.release_answered(answer)
         self._lease.release_reached_store()
         self._lease.context.in_flight.end()
 
     def failed(self, error: HoldfastError, sent: Instant) -> None:
         # The outcome is unknown. The lease must not stay until its TTL ends only because one call failed.
-        self._lease.context.store.release_until_answered(self._lease.ref, self._lease.release_reached_store)
-        self._lease.release_answered(error)
+        lease = self._lease
+        lease.context.store.release_until_answered(lease.ref, lease.release_reached_store, lease.own.release_failed)
+        lease.own.release_failed(error)
+        lease.release_answered(error)
         self._lease.context.in_flight.end()
 
     def late(self, answer: bool) -> None:

@@ -34,6 +34,7 @@ CLOSE_TIMEOUT_MS = 5_000
 WAITER_TTL_MS = 10_000
 MAX_CHAIN_DEPTH = 8
 MAX_LOCKS_AT_ONCE = 100
+MAX_TEMPLATES = 100
 MAX_RELEASE_TRIES = 6
 """How often a failed release is sent before its lease is left to expire."""
 MAX_SLEEP_MS = 1_000

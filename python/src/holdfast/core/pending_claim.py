@@ -9,9 +9,12 @@ from ..errors import HoldfastError, StoreError
 from .clock import BLOCKED_MS, READING_TURNS, Clock, Instant, Random, backoff_ms
 from .deadline import trusted_until
 from .driver import Claim, Grant, Refusal
+from .emitter import Emitter
+from .events import StoreFailed, Waiting
+from .lock_info import LockInfo, lock_info
 from .lease import LeaseContext, OwnClaim
 from .scheduler import Entry
-from .store_answers import trimmed
+from .store_answers import checked_lease, trimmed
 from .store_client import AcquireAnswer, is_outage
 from .wake_ups import Waiter
 
@@ -65,6 +68,7 @@ class PendingClaim:
         "_inherited",
         "_unanswered_since_ms",
         "_turns_left",
+        "_announced",
     )
 
     def __init__(
@@ -96,10 +100,15 @@ class PendingClaim:
         self._inherited: Union[Refusal, HoldfastError, None] = None
         self._unanswered_since_ms: Optional[float] = None
         self._turns_left = READING_TURNS
+        self._announced = False
 
     @property
     def claim(self) -> Claim:
         return self.own.claim
+
+    @property
+    def events(self) -> Emitter:
+        return self.own.events
 
     @property
     def waited_ms(self) -> float:
@@ -110,6 +119,8 @@ class PendingClaim:
             self._join()
         if self._may_request:
             self._request()
+        else:
+            self._announce(None)
 
     def due(self) -> None:
         now_ms = self._context.clock.monotonic() * 1_000
@@ -220,6 +231,8 @@ class PendingClaim:
         if self._last_sent is None:
             self._last_sent = sent
         self._unanswered = True
+        if isinstance(error, StoreError) and self.events.hears(StoreFailed):
+            self.events.emit(StoreFailed("acquire", error))
         if self._done:
             self._withdraw()
         else:
@@ -247,6 +260,7 @@ class PendingClaim:
             self._settle(refusal)
             return
         self._join()
+        self._announce(refusal)
         if self._woken:
             self._request()
             return
@@ -259,6 +273,14 @@ class PendingClaim:
         elif subscription is not self._subscription_at_request:
             # The request was made under another subscription, or none. A release in between has sent no wake-up.
             self._request()
+
+    def _announce(self, refusal: Optional[Refusal]) -> None:
+        """`refusal` is None for a waiter behind another one of its process: it has sent no request."""
+        if not self._announced:
+            self._announced = True
+            if self.events.hears(Waiting):
+                ahead = None if refusal is None else refusal.ahead
+                self.events.emit(Waiting(*self.own.event_base, holder_of(refusal), ahead))
 
     def _poll_at_ms(self, refusal: Refusal, is_subscribed: bool) -> float:
         """When the store said that asking again may help, or the next poll, whichever is sooner."""
@@ -330,6 +352,11 @@ class PendingClaim:
         if self._joined:
             self._context.scheduler.clear(self)
             self._context.store.wake_ups.leave(self)
+
+
+def holder_of(refusal: Optional[Refusal]) -> Optional[LockInfo]:
+    """What an event shows of the holder."""
+    return None if refusal is None or refusal.holder is None else lock_info(checked_lease(refusal.holder))
 
 
 def _trusted_ms(grant: Grant, sent: Instant, now: Instant) -> float:

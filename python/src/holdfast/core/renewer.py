@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from typing import TYPE_CHECKING, Callable, Optional, Sequence
 
@@ -11,12 +10,11 @@ from ..errors import HoldfastError, StoreError
 from .clock import Instant
 from .deadline import LeaseDeadline, RenewalInFlight
 from .driver import Renewal, RenewAnswer
+from .events import RenewalFailed, Renewed
 from .scheduler import Entry
 
 if TYPE_CHECKING:
     from .lease import HeldLease
-
-log = logging.getLogger("holdfast")
 
 NOT_RENEWED = "it was not renewed before it expired"
 NOT_IN_STORE = "the store no longer has it"
@@ -195,7 +193,9 @@ class Renewer:
         # One failed renewal is not a loss: with a `StoreError` the result is unknown, and the next try may succeed. Any
         # other error would only happen again.
         if isinstance(error, StoreError):
-            log.warning('a renewal of "%s" failed, and is repeated: %s', lease.lock_name, error)
+            events = lease.context.events
+            if events.hears(RenewalFailed):
+                events.emit(RenewalFailed(*lease.event_base, error))
         else:
             lease.lose("the driver failed to renew it", error)
 
@@ -280,6 +280,9 @@ class _Sent:
             self._settle(False, None)
         else:
             self._renewer.confirmed(self._renewal)
+            events = lease.context.events
+            if events.hears(Renewed):
+                events.emit(Renewed(*lease.event_base, now.monotonic_ms - sent.monotonic_ms))
             self._settle(True, None)
 
     def failed(self, error: HoldfastError, sent: Instant) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 import weakref
@@ -33,7 +32,7 @@ from .wake_ups import WakeUps
 
 AcquireAnswer = Union[Grant, Refusal]
 
-log = logging.getLogger("holdfast")
+OnFailure = Callable[[Exception], None]
 
 
 def is_outage(error: object) -> bool:
@@ -143,18 +142,20 @@ class StoreClient:
         the caller stops it."""
         self.release_until_answered(LeaseRef(claim.lock_name, claim.claim_id))
 
-    def release_until_answered(self, lease: LeaseRef, done: Optional[Callable[[], None]] = None) -> None:
+    def release_until_answered(
+        self, lease: LeaseRef, done: Optional[Callable[[], None]] = None, failed: Optional[OnFailure] = None
+    ) -> None:
         """Sends a release in the background until the store answers it, the error is permanent, or
-        `MAX_RELEASE_TRIES` is reached. Then calls `done`."""
-        _BackgroundRelease(self, lease, done).send()
+        `MAX_RELEASE_TRIES` is reached. Then calls `done`. Calls `failed` at each try that fails."""
+        _BackgroundRelease(self, lease, done, failed).send()
 
-    def release_later(self, lease: LeaseRef, delay_ms: float) -> None:
+    def release_later(self, lease: LeaseRef, delay_ms: float, failed: OnFailure) -> None:
         """For stores without expiry: this process ends the lease after `delay_ms`, if it is still alive."""
 
         def release() -> None:
             self._postponed.discard(release)
             timer.cancel()
-            self.release_until_answered(lease)
+            self.release_until_answered(lease, None, failed)
 
         timer = self.clock.call_later(delay_ms, release)
         self._postponed.add(release)
@@ -191,12 +192,15 @@ class StoreClient:
 
 
 class _BackgroundRelease:
-    __slots__ = ("_store", "_lease", "_done", "_tries")
+    __slots__ = ("_store", "_lease", "_done", "_failed", "_tries")
 
-    def __init__(self, store: StoreClient, lease: LeaseRef, done: Optional[Callable[[], None]]) -> None:
+    def __init__(
+        self, store: StoreClient, lease: LeaseRef, done: Optional[Callable[[], None]], failed: Optional[OnFailure]
+    ) -> None:
         self._store = store
         self._lease = lease
         self._done = done
+        self._failed = failed
         self._tries = 0
         store.background.begin()
 
@@ -212,8 +216,9 @@ class _BackgroundRelease:
         if not store.sends:
             self._end()
             return
+        if self._failed is not None:
+            self._failed(error)
         if self._tries >= MAX_RELEASE_TRIES or not is_outage(error):
-            log.warning('the release of "%s" failed and is left to expire: %s', self._lease.lock_name, error)
             self._end()
             return
         store.clock.call_later(backoff_ms(50, 2_000, self._tries, store.random), self.send)

@@ -10,6 +10,8 @@ from ..errors import HoldfastError
 from .calls import Calls
 from .clock import Clock, Random, backoff_ms
 from .driver import Claim, Driver, Grant, Refusal, StopListening
+from .emitter import Emitter
+from .events import ListenFailed
 from .store_answers import is_grant
 
 log = logging.getLogger("holdfast")
@@ -20,6 +22,9 @@ class Waiter(Protocol):
 
     @property
     def claim(self) -> Claim: ...
+
+    @property
+    def events(self) -> Emitter: ...
 
     def wake(self) -> None:
         """A hint that another request may succeed."""
@@ -53,7 +58,7 @@ class WakeUps:
         self._waiters: dict[str, dict[Waiter, None]] = {}
         """The waiters of each lock name, in the order in which they joined."""
         self._waiters_by_claim: dict[str, Waiter] = {}
-        self._leases_by_claim: dict[str, Callable[[Exception], None]] = {}
+        self._leases_by_claim: dict[str, tuple[Callable[[Exception], None], Emitter]] = {}
         self._state = "closed"
         """`closed`, `opening`, `open`, or `broken`: will be opened again by a timer."""
         self._subscription: Optional[_Subscription] = None
@@ -98,9 +103,9 @@ class WakeUps:
         """The waiter that sends requests for all of this process's waiters on a name, where the store has no queue."""
         return next(iter(self._waiters.get(lock_name, ())), None)
 
-    def watch_loss(self, claim_id: str, lost: Callable[[Exception], None]) -> Callable[[], None]:
+    def watch_loss(self, claim_id: str, lost: Callable[[Exception], None], events: Emitter) -> Callable[[], None]:
         """Calls `lost` when the store reports that it has ended the lease. Returns a function that stops watching."""
-        self._leases_by_claim[claim_id] = lost
+        self._leases_by_claim[claim_id] = lost, events
         self.subscribe()
 
         def stop() -> None:
@@ -163,11 +168,14 @@ class WakeUps:
         """Wake-ups may have been missed. Subscribes again after a pause; then every waiter asks again."""
         if subscription is not self._subscription or self._ended:
             return
-        log.debug("the subscription of the %s driver failed: %s", self._driver.name, cause)
         self._subscription = None
         self._state = "broken"
         self._tries += 1
         self._retry_timer = self._clock.call_later(backoff_ms(50, 2_000, self._tries, self._random), self._reopen)
+        watching = {waiter.events for waiter in self._waiters_by_claim.values()}
+        for events in watching.union(events for _, events in self._leases_by_claim.values()):
+            if events.hears(ListenFailed):
+                events.emit(ListenFailed(cause))
 
     def _reopen(self) -> None:
         self._state = "closed"
@@ -204,8 +212,9 @@ class WakeUps:
         return self._waiters_by_claim.get(claim_id)
 
     def lost(self, claim_id: str, cause: Exception) -> None:
-        lost = self._leases_by_claim.get(claim_id)
-        if lost is not None:
+        watching = self._leases_by_claim.get(claim_id)
+        if watching is not None:
+            lost, _ = watching
             lost(cause)
 
 

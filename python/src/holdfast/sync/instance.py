@@ -6,15 +6,21 @@ from types import TracebackType
 from typing import Optional, Type
 
 from .._instance import Closable
+from .._observable import Observable
 from ..core.arguments import Seconds
+from ..core.emitter import Emitter
 from ..core.limits import CLOSE_TIMEOUT_MS
 from .portal import portal
 
 
-class SyncInstance:
-    """An id, `ping`, `close`, and `with` on the instance itself."""
+class SyncInstance(Observable):
+    """An id, `on`, `ping`, `close`, and `with` on the instance itself."""
 
     _inner: Closable
+
+    @property
+    def _events(self) -> Emitter:
+        return self._inner._events
 
     @property
     def holder_id(self) -> str:

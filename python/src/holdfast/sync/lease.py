@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import Any, Callable, Coroutine, Generic, Literal, Mapping, Optional, Type, TypeVar, Union
 
 from .._block import LeaseBlock
-from .._reentry import current_frame, is_in_generator, leave_ended_frames
+from .._reentry import is_in_generator, leave_ended_frames
 from .._result import LockResult, NotAcquired
 from ..core.arguments import Seconds, wait_ms_from
+from ..core.emitter import current_frame
 from ..core.lease import Lease
 from ..core.lock_info import LockInfo
 from ..errors import HoldfastError, LeaseLostError
@@ -228,6 +229,7 @@ class SyncLeaseBlock(Generic[T, U]):
             # The same name inside the block is entered again. The event loop knows nothing of this thread's context.
             if block.frame is not None:
                 current_frame.set(block.frame)
+            block.begin_running()
             return shown
         except BaseException:
             # Interrupted in the last step, by Ctrl-C or by any error that a signal handler raises. `with` does not
@@ -244,6 +246,7 @@ class SyncLeaseBlock(Generic[T, U]):
     ) -> None:
         # Like `run_surely`, but without another function, at whose beginning an interrupt could come.
         try:
+            self._block.end_running(exc_type, exc, traceback)
             portal().run(self._leave(exc, threading.get_ident()))
         except BaseException:
             portal().start(self._leave(exc, threading.get_ident()))
