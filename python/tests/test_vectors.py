@@ -22,7 +22,7 @@ from holdfast.drivers._postgres_advisory.activity_comment import (
     read_activity_comment,
     write_activity_comment,
 )
-from holdfast.drivers._postgres_advisory.key import advisory_key
+from holdfast.drivers._postgres_advisory.held_locks import advisory_key
 from holdfast.drivers._redis import keys, records
 from holdfast.drivers._redlock.broadcast import _lock_name_in
 from holdfast.drivers._shared.gcra import Moment, policy_of, take_step

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Type
 import pytest
 
 from holdfast import LockInfo, SyncDistributedLock, errors
-from holdfast.drivers._postgres_advisory.connections import no_answer
+from holdfast.drivers._postgres.connections import NotSentError
 from holdfast.drivers._sqlite.files import MovedError
 from holdfast.errors import HoldfastError
 
@@ -44,7 +44,7 @@ EXAMPLES: Dict[Type[HoldfastError], Callable[[], HoldfastError]] = {
     errors.StoreError: _with_cause,
     errors.UnsupportedError: lambda: errors.UnsupportedError("there are no limits"),
 }
-EVERY = [*EXAMPLES.values(), no_answer, lambda: MovedError("/tmp/locks.db")]
+EVERY = [*EXAMPLES.values(), lambda: NotSentError("busy"), lambda: MovedError("/tmp/locks.db")]
 
 
 def test_each_class_of_errors_has_an_example() -> None:

@@ -11,6 +11,7 @@ from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Optional
 import asyncpg
 import psycopg
 import psycopg_pool
+import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from holdfast.core.driver import Claim, DriverListener, Grant, InspectQuery, LeaseRef, Refusal
@@ -98,6 +99,14 @@ async def through_engine(url: str, cleanup: AsyncExitStack, **options: Any) -> P
     return postgres_driver(engine, **options)
 
 
+async def through_sync_engine(url: str, cleanup: AsyncExitStack, **options: Any) -> PostgresDriver:
+    engine = sqlalchemy.create_engine(url.replace("postgres://", "postgresql+psycopg2://"), pool_size=1, max_overflow=0)
+    cleanup.callback(engine.dispose)
+    # The application uses the only connection of its pool.
+    cleanup.callback((await asyncio.to_thread(engine.connect)).close)
+    return postgres_driver(engine, **options)
+
+
 EVERY_CLIENT: Dict[str, Open] = {
     "url with asyncpg": through_url,
     "url with psycopg": through_psycopg_url,
@@ -108,6 +117,7 @@ EVERY_CLIENT: Dict[str, Open] = {
     "psycopg pool": through_psycopg_pool,
     "psycopg sync pool": through_psycopg_sync_pool,
     "sqlalchemy engine": through_engine,
+    "sqlalchemy synchronous": through_sync_engine,
 }
 
 

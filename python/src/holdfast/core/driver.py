@@ -57,7 +57,7 @@ class Capabilities:
 
 
 ANY_TOKEN = 2**53 - 1
-"""As `force_up_to`: ends any lease."""
+"""Like `force_up_to`: ends any lease."""
 
 
 @dataclass(frozen=True)

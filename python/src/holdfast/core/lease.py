@@ -188,7 +188,7 @@ class Lease:
         raise NotImplementedError
 
     def peek_held(self) -> bool:
-        """As `held`, but reports nothing, so that another thread may call it."""
+        """Like `held`, but reports nothing, so that another thread may call it."""
         raise NotImplementedError
 
     @property
@@ -238,7 +238,7 @@ class Lease:
         raise NotImplementedError
 
     def begin_dispose(self) -> asyncio.Future[bool]:
-        """As `begin_release`, at the end of a block: the lock is free after it. If the lease was released inside the
+        """Like `begin_release`, at the end of a block: the lock is free after it. If the lease was released inside the
         block and that was not awaited, this waits for the same answer."""
         return self.pending_release() or self.begin_release()
 
@@ -460,7 +460,7 @@ class HeldLease(Lease):
         return await self._extend(ttl_ms_from("seconds", seconds), never_shorten=False)
 
     async def lengthen(self, ttl_ms: float) -> bool:
-        """As `extend`, for one of several users of the lease: it never shortens the lease."""
+        """Like `extend`, for one of several users of the lease: it never shortens the lease."""
         return await self._extend(ttl_ms, never_shorten=True)
 
     async def _extend(self, ttl_ms: float, *, never_shorten: bool) -> bool:
@@ -504,7 +504,7 @@ class HeldLease(Lease):
         return future
 
     def discard_in_background(self) -> None:
-        """As `begin_discard`, for a caller that was cancelled and cannot wait."""
+        """Like `begin_discard`, for a caller that was cancelled and cannot wait."""
         if self._ended is None:
             self._end("released")
             self.emit_released(self._held_ms)

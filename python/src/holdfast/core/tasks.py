@@ -24,8 +24,8 @@ def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 def start_call(work: Coroutine[Any, Any, T], loop: Optional[asyncio.AbstractEventLoop] = None) -> asyncio.Task[T]:
-    """As `start_task`, for a call to a store. `asyncio.run` ends by cancelling all tasks that it finds, and it does not
-    find this one: a claim that is cut off may still be granted, after the release that was to withdraw it."""
+    """Like `start_task`, for a call to a store. `asyncio.run` ends by cancelling all tasks that it finds, and this one
+    it does not find: a claim that is cut off may still be granted, after the release that was to withdraw it."""
     task = asyncio.Task(work, loop=loop or asyncio.get_running_loop())
     asyncio._unregister_task(task)
     # Of a call without an answer. Its caller has given up.
@@ -39,7 +39,7 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
     task = start_task(work)
     cancelled = await _settle(task, None)
     if cancelled is not None:
-        _retrieve(task)
+        ignore_outcome(task)
         raise cancelled
     return task.result()
 
@@ -131,10 +131,33 @@ def _current_task() -> Optional[asyncio.Task[Any]]:
         return None
 
 
-def _retrieve(task: asyncio.Task[Any]) -> None:
+def ignore_outcome(task: asyncio.Future[Any]) -> None:
     """Otherwise asyncio would report the error of a task that no one reads."""
     if not task.cancelled():
         task.exception()
+
+
+async def settles_within(seconds: float, work: Awaitable[object]) -> bool:
+    """Whether the work ends within this time, successful or not. It is never cancelled."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(ignore_outcome)
+    done, _ = await asyncio.wait({task}, timeout=seconds)
+    return bool(done)
+
+
+class Background:
+    """Tasks that run beside the calls, and whose errors no one reads. The event loop has only weak references to
+    tasks."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = start_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ignore_outcome)
+        return task
 
 
 def create_detached_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

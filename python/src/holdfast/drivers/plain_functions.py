@@ -30,7 +30,7 @@ from ..core.driver import (
 from ..errors import ClosedError, InvalidArgumentError, StoreError, UnsupportedError
 from ._postgres.calls import metadata_json
 from ._postgres.clients import is_a
-from ._postgres.connections import QUERY_SECONDS
+from ._postgres import deadlines
 from ._postgres.errors import IN_TRANSACTION, store_error_from
 from ._postgres.statements import check_schema, quote_identifier
 from ._shared.foreign_json import parse_foreign
@@ -214,7 +214,7 @@ class PlainFunctionsDriver:
                 raise _no_rows(f"an object that cannot be awaited ({type(answer).__name__})")
             # Not cancelled at the deadline: the handle may then be in the middle of an answer.
             work = asyncio.ensure_future(answer)
-            done, _ = await asyncio.wait({work}, timeout=QUERY_SECONDS)
+            done, _ = await asyncio.wait({work}, timeout=deadlines.QUERY_SECONDS)
             if done:
                 return work.result()
             work.add_done_callback(lambda late: late.cancelled() or late.exception())

@@ -136,7 +136,7 @@ async def migrate_postgres(
 async def migrate_postgres_url(
     url: str, *, schema: Optional[str] = None, only: Optional[Literal["fence"]] = None
 ) -> bool:
-    """As `migrate_postgres`, for the database that a URL names. `schema` overrides the one in the URL."""
+    """Like `migrate_postgres`, for the database that a URL names. `schema` overrides the one in the URL."""
     target, options = postgres_url(url)
     schema = options.schema if schema is None else schema
     statements_for(schema)

@@ -22,15 +22,16 @@ from ..core.driver import (
     RenewAnswer,
     StopListening,
 )
+from ..core.tasks import settles_within
 from ..errors import ClosedError, HoldfastError, InvalidArgumentError, StoreError, UnsupportedError
+from ._postgres.clients import connections_of, open_connections
+from ._postgres.connections import Opener
 from ._postgres.errors import store_error_from
-from ._postgres_advisory import deadlines
+from ._postgres.url import postgres_url
 from ._postgres_advisory.acquire import Acquire, grant_of
-from ._postgres_advisory.clients import connections_for_url, connections_of
-from ._postgres_advisory.connections import Connections, settles_within
-from ._postgres_advisory.held_locks import SessionLease
+from ._postgres_advisory.callers_connection import callers_connection
+from ._postgres_advisory.held_locks import SessionLease, advisory_key
 from ._postgres_advisory.inspect_locks import inspect_locks
-from ._postgres_advisory.key import advisory_key
 from ._postgres_advisory.lock_in_transaction import (
     lock_in_transaction,
     sync_lock_in_transaction,
@@ -38,9 +39,9 @@ from ._postgres_advisory.lock_in_transaction import (
     try_lock_in_transaction,
 )
 from ._postgres_advisory.main_session import MainSession
-from ._postgres_advisory.occupied_clients import occupy
 from ._postgres_advisory.session import Session
 from ._postgres_advisory.waiting_sessions import WaitingSessions
+from ._shared.url import url_parts
 
 __all__ = [
     "CAPABILITIES",
@@ -77,6 +78,8 @@ CAPABILITIES = Capabilities(
 )
 
 _MAX_WAITING_CONNECTIONS = 8
+_SETTLE_SECONDS = 1.0
+"""How long closing waits for the calls in flight."""
 
 
 async def open_postgres_advisory(
@@ -87,7 +90,12 @@ async def open_postgres_advisory(
     Sends nothing before the first call. Raises `InvalidArgumentError` if some part of the URL is not understood, and
     `MissingClientError` if neither asyncpg nor psycopg is installed.
     """
-    return PostgresAdvisoryDriver(connections_for_url(url), max_waiting_connections=max_waiting_connections)
+    target, _ = postgres_url(url)
+    for parameter in url_parts(url, "").parameters:
+        if parameter.name.startswith("holdfast_"):
+            raise InvalidArgumentError("url parameter", parameter.name, "left out: advisory locks have no tables")
+    connections = open_connections(target, "the postgres-advisory driver")
+    return PostgresAdvisoryDriver(connections, max_waiting_connections=max_waiting_connections)
 
 
 def postgres_advisory_driver(
@@ -105,11 +113,11 @@ def postgres_advisory_driver(
     `max_waiting_connections`: for how many lock names the driver can wait at once in the server's own queue, with one
     connection each, from 0 to 100. Beyond that, waiters poll.
     """
-    connections = connections_of(client)
-    if not connections.is_callers:
-        return PostgresAdvisoryDriver(connections, max_waiting_connections=max_waiting_connections)
     _check_max(max_waiting_connections)
-    return PostgresAdvisoryDriver(connections, max_waiting_connections=0, leave=occupy(client))
+    own = callers_connection(client)
+    if own is None:
+        return PostgresAdvisoryDriver(connections_of(client), max_waiting_connections=max_waiting_connections)
+    return PostgresAdvisoryDriver(own, max_waiting_connections=0, is_callers=True)
 
 
 class PostgresAdvisoryDriver:
@@ -121,14 +129,15 @@ class PostgresAdvisoryDriver:
 
     def __init__(
         self,
-        connections: Connections,
+        connections: Opener,
         *,
         max_waiting_connections: int,
-        leave: Optional[Callable[[], None]] = None,
+        is_callers: bool = False,
     ) -> None:
+        """`is_callers`: there is one connection, the caller's own."""
         _check_max(max_waiting_connections)
         self._connections = connections
-        self._leave = leave
+        self._is_callers = is_callers
         self._listeners: Set[DriverListener] = set()
         self._turn: Optional[asyncio.Lock] = None
         self._closed = False
@@ -189,13 +198,11 @@ class PostgresAdvisoryDriver:
             return
         try:
             # Bounded, because a server that does not answer would keep the connections open until its calls time out.
-            await settles_within(deadlines.SETTLE_SECONDS, self._last_turn())
+            await settles_within(_SETTLE_SECONDS, self._last_turn())
             await self._waiting.close()
             await self._main.close()
-            await self._connections.close()
         finally:
-            if self._leave is not None:
-                self._leave()
+            await self._connections.close()
 
     async def _in_turn(self, work: Callable[[], Awaitable[T]]) -> T:
         """Runs calls one by one: what a call decides about a connection must not change while it is in flight."""
@@ -251,7 +258,7 @@ class PostgresAdvisoryDriver:
         """
         session = await self._open_session()
         # One after the other: while one is checked for a pooler, the other must not interfere.
-        is_needed = not self._connections.is_callers and (not self._is_proved or self._waiting.is_empty)
+        is_needed = not self._is_callers and (not self._is_proved or self._waiting.is_empty)
         try:
             second = await self._open_session() if is_needed else None
         except Exception:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from holdfast.core.driver import ANY_TOKEN, Grant, InspectQuery, Renewal
+from holdfast.drivers._postgres import deadlines
 from holdfast.drivers._postgres.own_pool import OwnPool
 from holdfast.errors import StoreError
 from support.names import unique
@@ -124,8 +125,7 @@ async def test_failure_26_a_server_that_stops_answering_costs_a_deadline_and_not
         grant = await grant_of(driver, claim)
         renewal = Renewal(lock_name, claim.claim_id, grant.fencing_token, 60_000)
         assert await driver.renew([renewal]) == ["renewed"]
-        for module in ("own_pool", "asyncpg_client", "psycopg_client"):
-            monkeypatch.setattr(f"holdfast.drivers._postgres.{module}.QUERY_SECONDS", 0.3)
+        monkeypatch.setattr(deadlines, "QUERY_SECONDS", 0.3)
         proxy.go_silent()
         with pytest.raises(StoreError, match="in time") as late:
             await driver.renew([renewal])
@@ -143,9 +143,9 @@ async def test_failure_26_a_silent_listening_connection_is_reported(
     async with proxied(postgres_url) as (proxy, url), opened(how, url) as driver:
         await driver.acquire([claim_on(unique())])
         monkeypatch.setattr("holdfast.drivers._postgres.notify_connection._PING_SECONDS", 0.1)
-        monkeypatch.setattr("holdfast.drivers._postgres.notify_connection._PONG_SECONDS", 0.2)
         heard = Heard(set())
         await driver.listen(heard)
+        monkeypatch.setattr(deadlines, "QUERY_SECONDS", 0.2)
         proxy.go_silent()
         await heard.wait_for("disconnected")
         proxy.release("to_server")
@@ -186,7 +186,7 @@ async def test_failure_24_no_more_than_four_connections_are_used_and_nobody_wait
         pool: Any = driver._connections
         assert isinstance(pool, OwnPool)
         busy = [await pool._take() for _ in range(4)]
-        monkeypatch.setattr("holdfast.drivers._postgres.own_pool.QUERY_SECONDS", 0.2)
+        monkeypatch.setattr(deadlines, "QUERY_SECONDS", 0.2)
         with pytest.raises(StoreError, match="all 4 connections"):
             await driver.acquire([claim_on(f"{lock_name}:second")])
         monkeypatch.undo()

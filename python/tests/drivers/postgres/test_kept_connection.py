@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from holdfast.core.driver import Driver
-from holdfast.drivers._postgres import asyncpg_client, kept_connection
+from holdfast.drivers._postgres import deadlines, kept_connection
 from holdfast.drivers.postgres import postgres_driver
 from holdfast.errors import StoreError
 from support.postgres import Heard, claim_on, grant_of, lease_of, until
@@ -162,7 +162,7 @@ async def test_a_function_of_the_pool_that_does_not_end_fails_the_call(
             assert pool.get_idle_size() == 1
         elif function == "init after an expiry":
             await pool.expire_connections()
-        monkeypatch.setattr(asyncpg_client, "QUERY_SECONDS", 0.1)
+        monkeypatch.setattr(deadlines, "QUERY_SECONDS", 0.1)
         is_stuck.set()
         with pytest.raises(StoreError):
             await asyncio.wait_for(driver.acquire([claim_on(lock_name)]), 30)

@@ -14,6 +14,7 @@ from holdfast.drivers.postgres_advisory import (
     postgres_advisory_driver,
 )
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from support.tcp_proxy import TcpProxy
 
 
 @pytest.fixture
@@ -26,6 +27,18 @@ async def cleanup() -> AsyncIterator[AsyncExitStack]:
 async def admin(postgres_url: str, cleanup: AsyncExitStack) -> asyncpg.Pool:
     pool: asyncpg.Pool = await cleanup.enter_async_context(asyncpg.create_pool(postgres_url, min_size=0, max_size=4))
     return pool
+
+
+@pytest.fixture
+async def proxy(postgres_url: str) -> AsyncIterator[TcpProxy]:
+    async with TcpProxy(int(postgres_url.rsplit(":", 1)[1].partition("/")[0])) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied_url(postgres_url: str, proxy: TcpProxy) -> str:
+    start, _, rest = postgres_url.rpartition(":")
+    return f"{start}:{proxy.port}/{rest.partition('/')[2]}"
 
 
 OpenDriver = Callable[..., Awaitable[PostgresAdvisoryDriver]]

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from holdfast import DistributedLock
 from holdfast.core.driver import Claim, Grant, InspectQuery
-from holdfast.drivers._postgres_advisory import deadlines
+from holdfast.drivers._postgres import deadlines
 from holdfast.drivers.postgres_advisory import PostgresAdvisoryDriver, postgres_advisory_driver
 from holdfast.errors import StoreError
 from support.advisory import Listener, claim_on, granted, is_free, pids, ref_of, renewal_of, terminate_holder, until
@@ -20,18 +20,6 @@ from support.postgres_server import PostgresServer
 from support.tcp_proxy import TcpProxy
 
 OpenDriver = Callable[..., Awaitable[PostgresAdvisoryDriver]]
-
-
-@pytest.fixture
-async def proxy(postgres_url: str) -> AsyncIterator[TcpProxy]:
-    async with TcpProxy(int(postgres_url.rsplit(":", 1)[1].partition("/")[0])) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxied_url(postgres_url: str, proxy: TcpProxy) -> str:
-    start, _, rest = postgres_url.rpartition(":")
-    return f"{start}:{proxy.port}/{rest.partition('/')[2]}"
 
 
 async def test_failure_26_a_session_that_does_not_answer_is_lost_after_its_deadline(

@@ -11,11 +11,12 @@ import asyncpg
 import psycopg_pool
 import pytest
 from holdfast.core.driver import Grant, InspectQuery, Refusal
-from holdfast.drivers._postgres_advisory.asyncpg_connections import AsyncpgConnection
-from holdfast.drivers._postgres_advisory.clients import connections_for_url
+from holdfast.drivers._postgres.asyncpg_client import open_asyncpg
+from holdfast.drivers._postgres.asyncpg_connection import AsyncpgConnection
+from holdfast.drivers._postgres.psycopg_connection import PsycopgConnection
+from holdfast.drivers._postgres.url import postgres_url as parsed_url
 from holdfast.drivers._postgres_advisory.held_locks import LockRequest
 from holdfast.drivers._postgres_advisory.inspect_locks import inspect_locks
-from holdfast.drivers._postgres_advisory.psycopg_connections import PsycopgConnection
 from holdfast.drivers._postgres_advisory.session import Session
 from holdfast.drivers.postgres_advisory import advisory_key, open_postgres_advisory, postgres_advisory_driver
 from holdfast.errors import ClosedError, InvalidArgumentError, StoreError, UnsupportedError
@@ -51,7 +52,7 @@ async def test_every_client_excludes_every_other_and_shows_its_holder(
 async def test_a_session_shows_a_lease_although_another_statement_was_sent_before_it_knew_of_the_grant(
     postgres_url: str, cleanup: AsyncExitStack
 ) -> None:
-    connections = connections_for_url(postgres_url)
+    connections = open_asyncpg(parsed_url(postgres_url)[0])
     cleanup.push_async_callback(connections.close)
     holder, other = [await Session.open(connections, lambda *_: None) for _ in range(2)]
     cleanup.push_async_callback(holder.end)
@@ -227,7 +228,7 @@ async def test_a_statement_whose_answer_is_lost_leaves_no_lock_behind_on_a_conne
     few = claims[: 2 if statement.endswith("_list") else 1]
     await opened.driver.acquire(claims[2:] if takes else claims)
     for each in (AsyncpgConnection, PsycopgConnection):
-        monkeypatch.setattr(each, "query", _losing_answers(each.query, f"EXECUTE holdfast_{statement}_", takes))
+        monkeypatch.setattr(each, "fetch", _losing_answers(each.fetch, f"EXECUTE holdfast_{statement}_", takes))
     if takes:
         with pytest.raises(StoreError):
             await opened.driver.acquire(few)

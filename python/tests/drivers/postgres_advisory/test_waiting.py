@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any, Awaitable, Callable
 
 import asyncpg
-import psycopg
 import pytest
 from holdfast import DistributedLock
 from holdfast.core.driver import Grant, InspectQuery, Refusal
-from holdfast.drivers._postgres_advisory.psycopg_connections import PsycopgConnections
+from holdfast.drivers._postgres.psycopg_client import open_psycopg
+from holdfast.drivers._postgres.url import postgres_url as parsed_url
 from holdfast.drivers.postgres_advisory import PostgresAdvisoryDriver, advisory_key
 from support.advisory import Listener, claim_on, granted, is_free, pids, ref_of, renewal_of, until
 from support.names import unique
@@ -26,7 +25,7 @@ async def driver(
 ) -> PostgresAdvisoryDriver:
     if request.param == "asyncpg":
         return await open_driver()
-    connections = PsycopgConnections(partial(psycopg.AsyncConnection.connect, postgres_url), {}, None)
+    connections = open_psycopg(parsed_url(postgres_url)[0])
     made = PostgresAdvisoryDriver(connections, max_waiting_connections=8)
     cleanup.push_async_callback(made.close)
     return made

@@ -9,12 +9,13 @@ from typing import Any, Awaitable, Callable, Mapping, Optional, Sequence
 from ...core.tasks import start_task
 from ...errors import InvalidArgumentError, StoreError
 from .._shared.secrets import redacted_url
-from .asyncpg_session import AsyncpgSession, unwrapped
+from . import deadlines
+from .asyncpg_connection import AsyncpgConnection, unwrapped
 from .belonging import assert_own_loop
-from .connections import CONNECT_SECONDS, QUERY_SECONDS, Row, Session, Values
+from .connections import DedicatedConnection, Row, Values
 from .errors import IN_TRANSACTION
 from .kept_connection import KeptConnection, is_open, lends_at_once
-from .own_pool import OwnPool
+from .own_pool import Open, OwnPool
 from .url import PostgresTarget, asyncpg_settings, postgres_place
 
 
@@ -44,7 +45,7 @@ class AsyncpgPool:
             if not self._is_checked:
                 await _refuse_cache_behind_pooler(connection)
                 self._is_checked = True
-            rows: Sequence[Row] = await connection.fetch(text, *values, timeout=QUERY_SECONDS)
+            rows: Sequence[Row] = await connection.fetch(text, *values, timeout=deadlines.QUERY_SECONDS)
         except BaseException as error:
             if isinstance(error, asyncio.TimeoutError) or not is_open(connection):
                 # Its answer may still come. The pool opens another connection.
@@ -56,18 +57,19 @@ class AsyncpgPool:
 
     urgent = query
 
-    async def dedicate(self) -> Session:
+    async def dedicate(self, *, prepares: bool = False) -> DedicatedConnection:
         """A new connection beside the pool: a pinned one would be missing in the pool from then on."""
         connect_beside = getattr(self._pool, "connect_beside", None)
         if connect_beside is not None:
-            return AsyncpgSession(await connect_beside())
+            return AsyncpgConnection(await connect_beside())
         found = _connect_arguments(self._pool)
         if found is None:
             reason = "this version of asyncpg hides the settings of a Pool: pass a URL to the driver"
             raise StoreError(reason, retryable=False)
         arguments, settings = found
         connect = getattr(self._pool, "_connect", None) or _asyncpg().connect
-        return AsyncpgSession(await connect(*arguments, **{"timeout": CONNECT_SECONDS, **settings}))
+        settings = {"timeout": deadlines.CONNECT_SECONDS, **settings, **({} if prepares else _PLAIN)}
+        return AsyncpgConnection(await connect(*arguments, **settings))
 
     async def close(self) -> None:
         if self._process != os.getpid():
@@ -79,7 +81,7 @@ class AsyncpgPool:
 
     async def _take(self) -> Any:
         # With a timeout, asyncpg starts a task. That is a tenth of the time of a call.
-        return await self._pool.acquire(timeout=None if lends_at_once(self._pool) else QUERY_SECONDS)
+        return await self._pool.acquire(timeout=None if lends_at_once(self._pool) else deadlines.QUERY_SECONDS)
 
     def _give_back(self, connection: Any) -> None:
         # The pool resets the connection, which takes a round trip. The answer does not wait for it.
@@ -89,7 +91,7 @@ class AsyncpgPool:
 
     async def _release(self, connection: Any) -> None:
         try:
-            await self._pool.release(connection, timeout=QUERY_SECONDS)
+            await self._pool.release(connection, timeout=deadlines.QUERY_SECONDS)
         except Exception:
             # The pool has dropped the connection.
             pass
@@ -119,13 +121,13 @@ async def _is_direct(connection: Any) -> bool:
     """A pooler sends a process id of its own. Asked in the simple protocol, which prepares nothing. Its answer is a
     count of rows."""
     same = f"SELECT WHERE pg_backend_pid() = {int(connection.get_server_pid())}"
-    return bool(await connection.execute(same, timeout=QUERY_SECONDS) == "SELECT 1")
+    return bool(await connection.execute(same, timeout=deadlines.QUERY_SECONDS) == "SELECT 1")
 
 
 def open_asyncpg(target: PostgresTarget) -> OwnPool:
     """A pool for a URL. Sends nothing before the first call."""
     settings = asyncpg_settings(target)
-    settings.setdefault("timeout", CONNECT_SECONDS)
+    settings.setdefault("timeout", deadlines.CONNECT_SECONDS)
     return OwnPool(_opener(settings, False if target.prepares is False else None), postgres_place(target))
 
 
@@ -154,30 +156,35 @@ def beside_asyncpg_connection(connection: Any) -> OwnPool:
         "ssl": mode if mode in ("allow", "prefer") else parameters.ssl or False,
         "direct_tls": bool(getattr(parameters, "direct_tls", False)),
         "server_settings": parameters.server_settings,
-        "timeout": CONNECT_SECONDS,
+        "timeout": deadlines.CONNECT_SECONDS,
     }
     return OwnPool(_opener(settings), postgres_place(PostgresTarget(host, port, parameters.database or "")))
 
 
-def _opener(settings: Mapping[str, Any], prepares: Optional[bool] = None) -> Callable[[], Awaitable[Session]]:
-    """Opens connections with these settings. `prepares`: None: unless a pooler is in between."""
+_PLAIN: Mapping[str, Any] = {"statement_cache_size": 0, "command_timeout": None}
+"""For statements that differ nearly every time, so that a cache would only cost, and of which one waits for days."""
 
-    async def open_session() -> Session:
-        nonlocal prepares
+
+def _opener(settings: Mapping[str, Any], is_direct: Optional[bool] = None) -> Open:
+    """Opens connections with these settings. `is_direct`: whether statements may be prepared. None: unless a pooler is
+    in between."""
+
+    async def open_connection(*, prepares: bool = False) -> DedicatedConnection:
+        nonlocal is_direct
         # Without a cache asyncpg gives statements no name, and sends each of them in one transaction of a pooler.
-        connection = await _asyncpg().connect(**settings, **({} if prepares else {"statement_cache_size": 0}))
-        if prepares is None:
+        connection = await _asyncpg().connect(**settings, **({} if prepares and is_direct else _PLAIN))
+        if prepares and is_direct is None:
             try:
-                prepares = await _is_direct(connection)
+                is_direct = await _is_direct(connection)
             except BaseException:
                 connection.terminate()
                 raise
-            if prepares:
-                await AsyncpgSession(connection).close()
-                return await open_session()
-        return AsyncpgSession(connection)
+            if is_direct:
+                await AsyncpgConnection(connection).close()
+                return await open_connection(prepares=True)
+        return AsyncpgConnection(connection)
 
-    return open_session
+    return open_connection
 
 
 def _asyncpg() -> Any:

@@ -7,7 +7,7 @@ import time
 from typing import Optional, Sequence
 
 from ...core.secrets import message_of
-from .connections import Connections, Row, Session, Values
+from .connections import Connections, DedicatedConnection, Row, Values
 from .own_pool import OwnPool
 
 log = logging.getLogger("holdfast")
@@ -56,16 +56,16 @@ class BesidePool:
             )
         return rows
 
-    async def dedicate(self) -> Session:
-        return await self._pool.dedicate()
+    async def dedicate(self, *, prepares: bool = False) -> DedicatedConnection:
+        return await self._pool.dedicate(prepares=prepares)
 
     async def close(self) -> None:
         await self._own.close()
         await self._pool.close()
 
-    async def _open(self) -> Session:
+    async def _open(self, *, prepares: bool = False) -> DedicatedConnection:
         try:
-            return await self._pool.dedicate()
+            return await self._pool.dedicate(prepares=prepares)
         except Exception as error:
             message = message_of(error)
         # Outside the `except` block, so that the client's own error, which may show a password, is not attached.

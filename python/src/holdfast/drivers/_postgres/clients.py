@@ -11,8 +11,8 @@ from .connections import Connections
 from .url import PostgresTarget
 
 _RULE = (
-    "a Pool or a Connection of asyncpg, a pool or a connection of psycopg 3 (asyncio or synchronous), or an "
-    "AsyncEngine of SQLAlchemy on asyncpg"
+    "a Pool or a Connection of asyncpg, a pool or a connection of psycopg 3 (asyncio or synchronous), or an Engine or "
+    "AsyncEngine of SQLAlchemy"
 )
 _MAX_THREADS = 4
 
@@ -40,11 +40,11 @@ def connections_of(client: Any) -> Connections:
     if is_a(client, "sqlalchemy", "AsyncEngine", "Engine"):
         from .sqlalchemy_client import engine_connections
 
-        return BesidePool(engine_connections(client), "pool of SQLAlchemy")
+        return engine_connections(client)
     raise InvalidArgumentError("client", client, _RULE)
 
 
-def open_connections(target: PostgresTarget) -> Connections:
+def open_connections(target: PostgresTarget, used_by: str = "the postgres driver") -> Connections:
     """With asyncpg or, without it, with psycopg."""
     if importlib.util.find_spec("asyncpg") is not None:
         from .asyncpg_client import open_asyncpg
@@ -54,7 +54,7 @@ def open_connections(target: PostgresTarget) -> Connections:
         from .psycopg_client import open_psycopg
 
         return open_psycopg(target)
-    raise MissingClientError("the postgres driver", ["asyncpg", "psycopg"])
+    raise MissingClientError(used_by, ["asyncpg", "psycopg"])
 
 
 def is_a(client: object, package: str, *names: str) -> bool:

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Callable, Mapping, Optional, Protocol, Sequence
+
+from ...errors import StoreError
+from . import deadlines
 
 Row = Mapping[str, Any]
 Values = Sequence[Optional[str]]
-
-QUERY_SECONDS = 10.0
-"""A half-open connection neither answers nor fails. After this time its query fails, and a pool drops it."""
-SCRIPT_SECONDS = 120.0
-"""For several statements at once, as in a migration."""
-CONNECT_SECONDS = 5.0
-CLOSE_SECONDS = 1.0
-"""A server that does not answer does not confirm the end of a connection either."""
 
 OnNotification = Callable[[str, str], None]
 """Gets the channel and the payload."""
 OnEnd = Callable[[BaseException], None]
 
 
-class Session(Protocol):
-    """One connection that nothing else uses."""
+class DedicatedConnection(Protocol):
+    """One connection that no other code of this package uses."""
 
-    async def fetch(
-        self, text: str, values: Values = (), timeout_seconds: Optional[float] = QUERY_SECONDS
-    ) -> Sequence[Row]:
-        """Sends one statement. Without a timeout it waits as long as the server does."""
+    is_callers: bool
+    """It is the caller's own, and stays open after `close`."""
+
+    async def fetch(self, text: str, values: Values = (), *, waits: bool = False) -> Sequence[Row]:
+        """Sends one statement. One that `waits` for a lock has no deadline."""
 
     async def script(self, text: str) -> None:
         """Sends several statements at once, without values."""
@@ -35,7 +32,8 @@ class Session(Protocol):
         """Starts to receive what is sent to these channels."""
 
     def watch(self, on_end: OnEnd) -> None:
-        """`on_end` is called once when the connection has ended, unless `close` or `terminate` was called before."""
+        """`on_end` is called once when the connection has ended, unless `close` or `terminate` was called before. It
+        replaces an earlier one."""
 
     @property
     def server_pid(self) -> Optional[int]:
@@ -54,12 +52,23 @@ class Session(Protocol):
     async def close(self) -> None: ...
 
 
-class Connections(Protocol):
-    """A client of the caller, or connections that were opened for a URL."""
+class Opener(Protocol):
+    """Opens connections to one database."""
 
     @property
     def place(self) -> Optional[str]:
         """The database, as errors name it: a URL without its login."""
+
+    async def dedicate(self, *, prepares: bool = False) -> DedicatedConnection:
+        """A connection beside the caller's pool. `prepares`: its statements are the same few ones, with other
+        values."""
+
+    async def close(self) -> None:
+        """Closes what was opened here, never what the caller passed in."""
+
+
+class Connections(Opener, Protocol):
+    """A client of the caller, or connections that were opened for a URL."""
 
     @property
     def is_pool(self) -> bool:
@@ -69,10 +78,21 @@ class Connections(Protocol):
         """Sends one statement on any connection."""
 
     async def urgent(self, text: str, values: Values) -> Sequence[Row]:
-        """As `query`, for renewals and releases. It does not wait for the application's own use of a client."""
+        """Like `query`, for renewals and releases. It does not wait for the application's own use of a client."""
 
-    async def dedicate(self) -> Session:
-        """A connection that nothing else uses, outside the caller's pool where the client allows it."""
 
-    async def close(self) -> None:
-        """Closes what was opened here, never what the caller passed in."""
+class NotSentError(StoreError):
+    """Nothing was sent on the caller's connection, so nothing has changed."""
+
+
+async def wait_for_caller(until: float) -> None:
+    """Waits a moment for the caller's code, which uses its connection. Not after `until`, a time of the event loop."""
+    if asyncio.get_running_loop().time() > until:
+        raise NotSentError(
+            "the connection that was passed to the driver was busy with statements of your own for "
+            f"{deadlines.QUERY_SECONDS:g} s. Give the driver a connection of its own, or a pool"
+        )
+    await asyncio.sleep(_BUSY_POLL_SECONDS)
+
+
+_BUSY_POLL_SECONDS = 0.005

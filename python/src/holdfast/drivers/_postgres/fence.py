@@ -72,7 +72,7 @@ class PostgresFence:
 
 
 class SyncPostgresFence:
-    """For a synchronous transaction. As `PostgresFence`, without await."""
+    """For a synchronous transaction. Like `PostgresFence`, without await."""
 
     def __init__(self, transaction: Any, schema: str = "public") -> None:
         self._transaction = transaction

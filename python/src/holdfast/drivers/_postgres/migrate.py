@@ -10,7 +10,7 @@ from typing import Literal, Optional, Sequence
 from ..._protocol import read
 from ...errors import HoldfastError, InvalidArgumentError, StoreError
 from .._shared.secrets import safe_cause
-from .connections import Connections, Session
+from .connections import Connections, DedicatedConnection
 from .errors import sql_state, store_error_from
 from .statements import quote_identifier, statements_for
 
@@ -74,34 +74,34 @@ async def migrate(
 
 async def _migrate_once(connections: Connections, schema: str, only: Optional[Literal["fence"]]) -> bool:
     statements = statements_for(schema)
-    session = await connections.dedicate()
+    connection = await connections.dedicate()
     try:
-        await session.script(statements["begin_migration"])
-        if not await session.fetch("SELECT FROM pg_namespace WHERE nspname = $1::text", [schema]):
-            await session.script(f"CREATE SCHEMA {quote_identifier(schema)}")
-        await session.script(statements["use_schema"])
-        due = [] if await _version_in(session, schema) >= FORMAT else _files_for(schema, only)
+        await connection.script(statements["begin_migration"])
+        if not await connection.fetch("SELECT FROM pg_namespace WHERE nspname = $1::text", [schema]):
+            await connection.script(f"CREATE SCHEMA {quote_identifier(schema)}")
+        await connection.script(statements["use_schema"])
+        due = [] if await _version_in(connection, schema) >= FORMAT else _files_for(schema, only)
         for file in due:
-            await session.script(file)
-        await session.script("COMMIT")
+            await connection.script(file)
+        await connection.script("COMMIT")
         return bool(due)
     except BaseException:
         # The first error is the one to report.
         try:
-            await session.script("ROLLBACK")
+            await connection.script("ROLLBACK")
         except Exception:
             pass
         raise
     finally:
-        await session.close()
+        await connection.close()
 
 
-async def _version_in(session: Session, schema: str) -> int:
+async def _version_in(connection: DedicatedConnection, schema: str) -> int:
     # An error would end the transaction. So the table is looked for first.
     there = "SELECT FROM pg_tables WHERE schemaname = $1::text AND tablename = 'holdfast_format'"
-    if not await session.fetch(there, [schema]):
+    if not await connection.fetch(there, [schema]):
         return 0
-    rows = await session.fetch(statements_for(schema)["version"])
+    rows = await connection.fetch(statements_for(schema)["version"])
     return int(rows[0]["version"]) if rows else 0
 
 

@@ -16,12 +16,12 @@ from ...core.tasks import start_task
 from ...errors import ClosedError, StoreError
 from .._shared.waiting_claims import WaitingClaims
 from .calls import AcquireAnswer
-from .connections import CLOSE_SECONDS, QUERY_SECONDS, Connections, Session
+from . import deadlines
+from .connections import Connections, DedicatedConnection
 from .errors import store_error_from
 from .notifications import FORCED_CHANNEL, WakeEvent, parse_events, parse_forced
 
 _PING_SECONDS = 5.0
-_PONG_SECONDS = 10.0
 _DELIVERY_SECONDS = 3.0
 
 
@@ -40,7 +40,7 @@ class _Subscription:
     """One connection that listens. The one before it may still be closing, and must not affect this one."""
 
     def __init__(self) -> None:
-        self.opened: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+        self.opened: asyncio.Future[DedicatedConnection] = asyncio.get_running_loop().create_future()
         self.stopped = asyncio.Event()
 
 
@@ -128,7 +128,7 @@ class NotifyConnection:
         await self._stop()
         if self._tasks:
             # The event loop may end after this.
-            await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
+            await asyncio.wait(self._tasks, timeout=deadlines.CLOSE_SECONDS)
 
     def _forget_parent(self) -> None:
         """After a fork: the connection is the parent's, and so are the claims that wait. To close it here would end it
@@ -152,7 +152,7 @@ class NotifyConnection:
     async def _open_and_ping(self, subscription: _Subscription) -> None:
         """A connection without traffic cannot be told from a half-open one, and idle timeouts would end it."""
         try:
-            session = await self._open(subscription)
+            connection = await self._open(subscription)
         except asyncio.CancelledError:
             # The event loop ends.
             subscription.opened.cancel()
@@ -160,7 +160,7 @@ class NotifyConnection:
         except Exception as error:
             subscription.opened.set_exception(error)
             return
-        subscription.opened.set_result(session)
+        subscription.opened.set_result(connection)
         while True:
             try:
                 await asyncio.wait_for(subscription.stopped.wait(), _PING_SECONDS)
@@ -168,33 +168,33 @@ class NotifyConnection:
             except asyncio.TimeoutError:
                 pass
             try:
-                await self._read_key(session, _PONG_SECONDS)
+                await self._read_key(connection)
             except Exception as error:
                 if not subscription.stopped.is_set():
                     self._disconnected(subscription, error)
-                    await _close_quietly(session)
+                    await _close_quietly(connection)
                 return
 
-    async def _read_key(self, session: Session, timeout_seconds: float = QUERY_SECONDS) -> None:
-        rows = await session.fetch(self._listen_key, (), timeout_seconds)
+    async def _read_key(self, connection: DedicatedConnection) -> None:
+        rows = await connection.fetch(self._listen_key)
         key = rows[0].get("key") if rows else None
         if not isinstance(key, str) or key == "":
             raise StoreError("permission denied for the sequences holdfast_key_1 and holdfast_key_2. Waiters poll")
         self._key = key
 
-    async def _open(self, subscription: _Subscription) -> Session:
+    async def _open(self, subscription: _Subscription) -> DedicatedConnection:
         # This may be the first call of the driver.
         await self._prepare()
-        session = await self._connections.dedicate()
-        session.watch(lambda cause: self._disconnected(subscription, cause))
+        connection = await self._connections.dedicate()
+        connection.watch(lambda cause: self._disconnected(subscription, cause))
         try:
-            await self._read_key(session)
-            await session.listen([self._channel, FORCED_CHANNEL], self._on_notification)
+            await self._read_key(connection)
+            await connection.listen([self._channel, FORCED_CHANNEL], self._on_notification)
             await self._test_delivery()
         except BaseException:
-            await _close_quietly(session)
+            await _close_quietly(connection)
             raise
-        return session
+        return connection
 
     async def _test_delivery(self) -> None:
         """A pooler in transaction mode accepts LISTEN, but no notification ever arrives."""
@@ -272,17 +272,17 @@ class NotifyConnection:
         if current is None:
             return
         try:
-            session = await asyncio.shield(current.opened)
+            connection = await asyncio.shield(current.opened)
         except Exception:
             # One that failed to open needs no closing.
             return
         current.stopped.set()
-        await _close_quietly(session)
+        await _close_quietly(connection)
 
 
-async def _close_quietly(session: Session) -> None:
+async def _close_quietly(connection: DedicatedConnection) -> None:
     """The connection is not used any more. An error while it closes, such as that it is broken, changes nothing."""
     try:
-        await session.close()
+        await connection.close()
     except Exception:
         pass

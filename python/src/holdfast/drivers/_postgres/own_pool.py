@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from typing import Awaitable, Callable, Deque, Optional, Sequence
+from typing import Awaitable, Deque, Optional, Protocol, Sequence
 
 from ...errors import ClosedError, StoreError
-from .connections import QUERY_SECONDS, Row, Session, Values
+from . import deadlines
+from .connections import DedicatedConnection, Row, Values
 from .errors import READ_ONLY, sql_state
 
 POOL_SIZE = 4
@@ -17,13 +18,19 @@ _IDLE_SESSION_TIMEOUT = "57P05"
 _MAX_TRIES = 20
 
 
+class Open(Protocol):
+    """Opens a connection. `prepares`: see `Opener.dedicate`."""
+
+    def __call__(self, *, prepares: bool = False) -> Awaitable[DedicatedConnection]: ...
+
+
 class OwnPool:
-    def __init__(self, open_session: Callable[[], Awaitable[Session]], place: Optional[str], size: int = POOL_SIZE):
+    def __init__(self, open_connection: Open, place: Optional[str], size: int = POOL_SIZE):
         self.place = place
         self.is_pool = True
-        self._open = open_session
+        self._open = open_connection
         self._size = size
-        self._idle: list[Session] = []
+        self._idle: list[DedicatedConnection] = []
         self._waiting: Deque[asyncio.Future[None]] = deque()
         self._used = 0
         self._pid = os.getpid()
@@ -42,9 +49,9 @@ class OwnPool:
 
     urgent = query
 
-    async def dedicate(self) -> Session:
+    async def dedicate(self, *, prepares: bool = False) -> DedicatedConnection:
         self._check_open()
-        return await self._open()
+        return await self._open(prepares=prepares)
 
     async def close(self) -> None:
         self._closed = True
@@ -53,35 +60,35 @@ class OwnPool:
             turn.set_result(None)
         idle, self._idle = self._idle, []
         if os.getpid() == self._pid:
-            await asyncio.gather(*(session.close() for session in idle), return_exceptions=True)
+            await asyncio.gather(*(connection.close() for connection in idle), return_exceptions=True)
 
     async def _query_once(self, text: str, values: Values) -> Sequence[Row]:
-        session = await self._take()
+        connection = await self._take()
         usable = False
         try:
-            rows = await session.fetch(text, values, QUERY_SECONDS)
+            rows = await connection.fetch(text, values)
             usable = True
             return rows
         except Exception as error:
             # After an error of the server the connection is as good as before. After all others its state is unknown.
             # A server that has become read-only is not the primary any more: a new connection may reach the new one.
             state = sql_state(error)
-            usable = state not in (None, READ_ONLY) and session.is_open and not session.in_transaction
+            usable = state not in (None, READ_ONLY) and connection.is_open and not connection.in_transaction
             raise
         finally:
-            self._give_back(session, usable)
+            self._give_back(connection, usable)
 
-    async def _take(self) -> Session:
+    async def _take(self) -> DedicatedConnection:
         self._check_open()
         await self._enter()
         try:
             self._check_open()
             while self._idle:
-                session = self._idle.pop()
-                if session.is_open:
-                    return session
-                session.terminate()
-            return await self._open()
+                connection = self._idle.pop()
+                if connection.is_open:
+                    return connection
+                connection.terminate()
+            return await self._open(prepares=True)
         except BaseException:
             self._leave()
             raise
@@ -93,18 +100,18 @@ class OwnPool:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
-            await asyncio.wait({turn}, timeout=QUERY_SECONDS)
+            await asyncio.wait({turn}, timeout=deadlines.QUERY_SECONDS)
         finally:
             if not turn.done():
                 self._waiting.remove(turn)
         if not turn.done():
             raise StoreError(f"all {self._size} connections of the postgres driver have been busy for too long")
 
-    def _give_back(self, session: Session, usable: bool) -> None:
+    def _give_back(self, connection: DedicatedConnection, usable: bool) -> None:
         if usable and not self._closed and os.getpid() == self._pid:
-            self._idle.append(session)
+            self._idle.append(connection)
         else:
-            session.terminate()
+            connection.terminate()
         self._leave()
 
     def _leave(self) -> None:

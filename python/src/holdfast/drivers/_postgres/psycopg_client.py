@@ -6,15 +6,16 @@ import asyncio
 from typing import Any, Mapping, Optional, Sequence
 
 from ...core.secrets import message_of
-from ...core.tasks import start_call
+from ...core.tasks import ignore_outcome, start_call
 from ...errors import InvalidArgumentError, StoreError
 from .._shared.worker_threads import WorkerThreads
 from .belonging import assert_own_process
-from .connections import QUERY_SECONDS, Row, Session, Values
+from . import deadlines
+from .connections import DedicatedConnection, Row, Values
 from .errors import IN_TRANSACTION
 from .own_pool import OwnPool
 from .placeholders import arranged, with_percent
-from .psycopg_session import execute, execute_in_thread, ignore_outcome, opener, psycopg_module, shut_down
+from .psycopg_connection import execute, execute_in_thread, opener, psycopg_module, shut_down
 from .url import PostgresTarget, postgres_place, psycopg_settings
 
 _IDLE = 0
@@ -60,7 +61,7 @@ class PsycopgPool:
             lent: list[Any] = []
             try:
                 return await self._threads.run(
-                    lambda: self._lend_in_thread(sql, arguments, lent), timeout_seconds=QUERY_SECONDS
+                    lambda: self._lend_in_thread(sql, arguments, lent), timeout_seconds=deadlines.QUERY_SECONDS
                 )
             except asyncio.TimeoutError:
                 # The thread must not wait for ever. The pool drops the connection when it gets it back.
@@ -71,23 +72,23 @@ class PsycopgPool:
 
     urgent = query
 
-    async def dedicate(self) -> Session:
+    async def dedicate(self, *, prepares: bool = False) -> DedicatedConnection:
         """A new connection beside the pool: a pinned one would be missing in the pool from then on."""
-        return await opener(_settings_of(self._pool))()
+        return await opener(_settings_of(self._pool))(prepares=prepares)
 
     async def close(self) -> None:
         if self._threads is not None:
             self._threads.close()
 
     async def _lend(self, sql: str, values: list[Optional[str]]) -> Sequence[Row]:
-        async with self._pool.connection(timeout=QUERY_SECONDS) as connection:
+        async with self._pool.connection(timeout=deadlines.QUERY_SECONDS) as connection:
             _refuse_unless_idle(connection)
             autocommit = connection.autocommit
             if not autocommit:
                 await connection.set_autocommit(True)
             try:
                 work = start_call(execute(connection, sql, values))
-                done, _ = await asyncio.wait({work}, timeout=QUERY_SECONDS)
+                done, _ = await asyncio.wait({work}, timeout=deadlines.QUERY_SECONDS)
                 if not done:
                     # The pool drops the connection when it gets it back.
                     shut_down(connection)
@@ -100,7 +101,7 @@ class PsycopgPool:
                     await connection.set_autocommit(False)
 
     def _lend_in_thread(self, sql: str, values: list[Optional[str]], lent: list[Any]) -> Sequence[Row]:
-        with self._pool.connection(timeout=QUERY_SECONDS) as connection:
+        with self._pool.connection(timeout=deadlines.QUERY_SECONDS) as connection:
             _refuse_unless_idle(connection)
             lent.append(connection)
             autocommit = connection.autocommit

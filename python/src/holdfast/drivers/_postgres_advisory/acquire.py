@@ -8,10 +8,9 @@ from typing import Awaitable, Callable, List, Optional, Sequence, Union
 
 from ...core.driver import Claim, Grant, Refusal
 from ...errors import StoreError
-from .connections import Row
-from .held_locks import LockRequest, SessionLease
+from .._postgres.connections import Row
+from .held_locks import LockRequest, SessionLease, advisory_key
 from .inspect_locks import holder_of
-from .key import advisory_key
 from .main_session import MainSession
 from .waiting_sessions import WaitingSessions
 

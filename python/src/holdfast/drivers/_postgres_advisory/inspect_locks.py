@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import List, Optional, Sequence
 
 from ...core.driver import InspectPage, InspectQuery, LeaseRecord, Mode, WaiterRecord
+from .._postgres.connections import Row
 from .activity_comment import ActivityEntry, read_activity_comment
-from .connections import Row
-from .key import advisory_key
+from .held_locks import advisory_key
 
 
 def holder_of(lock_name: str, rows: Sequence[Row]) -> Optional[LeaseRecord]:

@@ -8,8 +8,8 @@ from ...core.arguments import Seconds, blocking_ms_from, check_lock_name
 from ...errors import InvalidArgumentError, NotAcquiredError
 from .._postgres.errors import sql_state
 from .._postgres.transactions import rows_in, sync_rows_in
-from .key import advisory_key
-from .occupied_clients import is_occupied
+from .callers_connection import is_occupied
+from .held_locks import advisory_key
 from .statements import STATEMENTS, boolean
 
 _OCCUPIED = (

@@ -1,11 +1,12 @@
+"""The connection for locks that are free."""
+
 from __future__ import annotations
 
 import asyncio
 from typing import Any, Callable, Coroutine, Dict, List, Optional, Sequence, Tuple
 
-from ...core.tasks import start_task
+from ...core.tasks import ignore_outcome, start_task
 from ...errors import ClosedError
-from .connections import ignore_outcome
 from .held_locks import LockRequest, SessionLease
 from .session import Session
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Optional, Protocol
+from typing import List
 
 from ...errors import StoreError, UnsupportedError
+from .._postgres.connections import DedicatedConnection, Opener, Row
 from .._postgres.errors import IN_TRANSACTION, READ_ONLY, sql_state
 from .._shared.secrets import safe_cause
-from .connections import Connection, Connections, Row
 from .session_proof import POOLER_REASON, SessionIdentity, prove_reset, prove_session, refuse_others
 from .statements import STATEMENTS, boolean, deallocation, execution, preparation, restoring
 
@@ -25,7 +25,7 @@ _NO_PRIVILEGE = (
 
 @dataclass(frozen=True)
 class OpenedSession:
-    connection: Connection
+    connection: DedicatedConnection
     pid: str
     session_id: str
     """Random: no other session has it."""
@@ -35,13 +35,6 @@ class OpenedSession:
     """There is a pooler in between, which is proved to keep the session for this connection."""
     undo_opening: str
     """SQL that undoes the opening, for a connection that stays open."""
-
-
-class OpeningEvents(Protocol):
-    def on_end(self, cause: BaseException) -> None: ...
-
-    def undo(self) -> Optional[str]:
-        """SQL that undoes everything of the session. None until the session is open."""
 
 
 class StandbyError(Exception):
@@ -54,49 +47,51 @@ class StandbyError(Exception):
 
 
 class _Opening:
-    """Passes the end of the connection on, and remembers it: it may come before there is a session to tell."""
+    """What is known of a session before it is open."""
 
-    def __init__(self, events: OpeningEvents) -> None:
-        self._events = events
-        self.ended: Optional[BaseException] = None
-        self.undo_opening = ""
-
-    def on_end(self, cause: BaseException) -> None:
-        self.ended = cause
-        self._events.on_end(cause)
-
-    def undo(self) -> str:
-        undo = self._events.undo()
-        return self.undo_opening if undo is None else undo
+    def __init__(self, connection: DedicatedConnection) -> None:
+        self.connection = connection
+        self.ended: List[BaseException] = []
+        self.undo = ""
+        connection.watch(self.ended.append)
 
 
-async def open_session(connections: Connections, events: OpeningEvents) -> OpenedSession:
+async def open_session(connections: Opener) -> OpenedSession:
     """Raises `UnsupportedError` when the connection is not one session of the server."""
-    opening = _Opening(events)
-    connection = await connections.dedicate(opening)
+    connection = await connections.dedicate()
+    opening = _Opening(connection)
     try:
         # The rollback of the caller's transaction would undo the settings, and the lock would last beyond it.
-        if connection.is_in_transaction:
+        if connection.in_transaction:
             raise StoreError(IN_TRANSACTION, retryable=False)
-        return await _opened(connections, connection, opening)
+        return await _opened(connections, opening)
     except BaseException:
         try:
-            await connection.end()
+            await end_connection(connection, opening.undo)
         except Exception:
             pass  # The first error is the one to report.
         raise
 
 
-async def _opened(connections: Connections, connection: Connection, opening: _Opening) -> OpenedSession:
-    session_id = secrets.token_hex(9)
+async def end_connection(connection: DedicatedConnection, undo: str) -> None:
+    """Closes it. `undo` is SQL that undoes what was done on a connection of the caller, which stays open."""
+    try:
+        if connection.is_callers and connection.is_open and undo:
+            await connection.script(undo)
+    finally:
+        await connection.close()
+
+
+async def _opened(connections: Opener, opening: _Opening) -> OpenedSession:
+    connection, session_id = opening.connection, secrets.token_hex(9)
     row = await _identify(connection, session_id)
     identity = SessionIdentity(row["pid"], session_id)
-    opening.undo_opening = restoring(row["before"])
+    opening.undo = restoring(row["before"])
     # A session survives a promotion, but its tokens would still have the lead of the old timeline.
     if row["standby"]:
         raise StandbyError
     # At the start of a connection the server sends the id of its process. A pooler sends an invented one.
-    is_pooled = connection.server_pid != identity.pid
+    is_pooled = str(connection.server_pid) != identity.pid
     if is_pooled:
         # The caller's one connection leaves no second one to prove it with.
         if connection.is_callers:
@@ -104,19 +99,19 @@ async def _opened(connections: Connections, connection: Connection, opening: _Op
         await prove_session(connections, connection, identity)
         await prove_reset(connections, connection)
     await connection.script(preparation(session_id, await _lead_of(connection)))
-    opening.undo_opening += deallocation(session_id)
+    opening.undo += deallocation(session_id)
     if is_pooled:
         # Locks are taken only in the session in which the statements were prepared.
         await _refuse_elsewhere(connection, identity)
         await prove_session(connections, connection, identity, 1)
-    if opening.ended is not None:
-        raise opening.ended
-    return OpenedSession(connection, identity.pid, session_id, int(row["room"]), is_pooled, opening.undo_opening)
+    if opening.ended:
+        raise opening.ended[0]
+    return OpenedSession(connection, identity.pid, session_id, int(row["room"]), is_pooled, opening.undo)
 
 
-async def _identify(connection: Connection, session_id: str) -> Row:
+async def _identify(connection: DedicatedConnection, session_id: str) -> Row:
     try:
-        row = (await connection.query(STATEMENTS["identity"], [session_id, boolean(not connection.is_callers)]))[0]
+        row = (await connection.fetch(STATEMENTS["identity"], [session_id, boolean(not connection.is_callers)]))[0]
     except Exception as error:
         # The first error is the one to report, if the server is PostgreSQL.
         if sql_state(error) is not None:
@@ -126,15 +121,15 @@ async def _identify(connection: Connection, session_id: str) -> Row:
     return row
 
 
-async def _refuse_others_on(connection: Connection) -> None:
+async def _refuse_others_on(connection: DedicatedConnection) -> None:
     try:
-        rows = await connection.query(STATEMENTS["version"])
+        rows = await connection.fetch(STATEMENTS["version"])
     except Exception:
         return
     refuse_others(rows[0]["version"])
 
 
-async def _lead_of(connection: Connection) -> int:
+async def _lead_of(connection: DedicatedConnection) -> int:
     """By how much the tokens of this server are ahead, for each promotion of it or of a server that it replaced.
 
     See advisory.sql. A service without a timeline has replicas that share its storage and do not lag. If the timeline
@@ -142,7 +137,7 @@ async def _lead_of(connection: Connection) -> int:
     those of other sessions.
     """
     try:
-        rows = await connection.query(STATEMENTS["timeline"])
+        rows = await connection.fetch(STATEMENTS["timeline"])
         return (int(rows[0]["timeline"]) - 1) * _LEAD
     except Exception as error:
         failure = error
@@ -153,9 +148,9 @@ async def _lead_of(connection: Connection) -> int:
     raise failure
 
 
-async def _refuse_elsewhere(connection: Connection, identity: SessionIdentity) -> None:
+async def _refuse_elsewhere(connection: DedicatedConnection, identity: SessionIdentity) -> None:
     try:
-        rows = await connection.query(execution("ping", identity.session_id, []))
+        rows = await connection.fetch(execution("ping", identity.session_id, []))
         if rows and rows[0]["pid"] == identity.pid:
             return
     except Exception as error:

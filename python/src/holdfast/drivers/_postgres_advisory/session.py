@@ -1,20 +1,22 @@
+"""A pinned connection, and the locks on it."""
+
 from __future__ import annotations
 
 import asyncio
 from typing import Awaitable, Callable, List, Mapping, Optional, Sequence
 
-from ...core.tasks import start_task
+from ...core.tasks import ignore_outcome, settles_within, start_task
 from ...errors import HoldfastError, StoreError, UnsupportedError
+from .._postgres.connections import NotSentError, Opener, Row
 from .._postgres.errors import IN_TRANSACTION, sql_state, store_error_from
-from . import deadlines
 from .activity_comment import write_activity_comment
-from .connections import Connections, NoAnswerError, NotSentError, Row, ignore_outcome, settles_within
 from .held_locks import HeldLocks, LockRequest, SessionLease
-from .open_session import OpenedSession, open_session
+from .open_session import OpenedSession, end_connection, open_session
 from .session_proof import POOLER_REASON, PROOF_ROUNDS, prove_exclusion
 from .statements import STATEMENTS, boolean, execution, keys_of, modes_of, positions, unlocking, unpublishing, waiting
 
 OnLost = Callable[["Session", BaseException], None]
+_UNLOCK_ALL_SECONDS = 1.0
 
 _UNLOCKED = (
     "the connection no longer has a lock that it was granted: other code has released it there, for example with "
@@ -35,9 +37,9 @@ class Session:
         self._on_lost = on_lost
         self._held = HeldLocks()
         # Locks that the session may or may not have, because a statement about them failed.
-        self._in_doubt: List[LockRequest] = []
+        self._possible_locks: List[LockRequest] = []
         # Locks of statements in flight.
-        self._asked: List[LockRequest] = []
+        self._locks_in_flight: List[LockRequest] = []
         # The transaction id of the last grant, which is published for `inspect`.
         self._xid = 0
         self._lost: Optional[BaseException] = None
@@ -46,11 +48,11 @@ class Session:
         self._closing: Optional["asyncio.Task[None]"] = None
 
     @staticmethod
-    async def open(connections: Connections, on_lost: OnLost) -> "Session":
+    async def open(connections: Opener, on_lost: OnLost) -> "Session":
         """Raises `UnsupportedError` if the connection is not one session of the server."""
-        events = _SessionEvents()
-        session = Session(await open_session(connections, events), on_lost)
-        events.session = session
+        opened = await open_session(connections)
+        session = Session(opened, on_lost)
+        opened.connection.watch(session.lose)
         return session
 
     async def prove_exclusion(self, other: "Session") -> None:
@@ -134,9 +136,9 @@ class Session:
                     self._held.add(lease)
                 raise
             # The server may still hold some of them, although this process does not count them any more.
-            self._in_doubt.extend(lease.request for lease in leases)
+            self._possible_locks.extend(lease.request for lease in leases)
             # The session has ended, and the leases with it. Without an answer, it may live on at the server.
-            if self._lost is not None and not isinstance(error, NoAnswerError):
+            if self._lost is not None and not isinstance(error, asyncio.TimeoutError):
                 return [False for _ in leases]
             self._destroy(error)
             raise
@@ -160,7 +162,7 @@ class Session:
     async def locks(self, keys: Optional[Sequence[int]]) -> Sequence[Row]:
         listed = None if keys is None else "{" + ",".join(map(str, keys)) + "}"
         text = execution("locks", self._opened.session_id, [listed])
-        return await self._opened.connection.query(self._comment() + text)
+        return await self._opened.connection.fetch(self._comment() + text)
 
     async def end(self) -> None:
         """Releases every lock by ending the connection, without a call of `on_lost`."""
@@ -171,7 +173,7 @@ class Session:
 
     def undo(self) -> str:
         """SQL that undoes exactly what this session did, for a connection that stays open."""
-        locks = [*(lease.request for lease in self.leases.values()), *self._in_doubt]
+        locks = [*(lease.request for lease in self.leases.values()), *self._possible_locks]
         published = "" if self._xid == 0 else unpublishing(self._xid)
         return f"{unlocking(locks)}{published}{self._opened.undo_opening}"
 
@@ -206,9 +208,10 @@ class Session:
         statement: Callable[[], Awaitable[Row]],
     ) -> Row:
         """Requests locks. If that fails, the locks that the statement has taken are released, or the session ends."""
-        if self._opened.connection.is_in_transaction:
+        connection = self._opened.connection
+        if connection.is_callers and connection.in_transaction:
             raise StoreError(IN_TRANSACTION, retryable=False)
-        self._asked.extend(requests)
+        self._locks_in_flight.extend(requests)
         try:
             row = await statement()
         except Exception as error:
@@ -216,14 +219,14 @@ class Session:
                 raise
             if self._lost is not None:
                 # The statement may have been executed nevertheless, and a connection of the caller lives on.
-                self._in_doubt.extend(requests)
+                self._possible_locks.extend(requests)
             else:
                 # A cancel that arrives just after a lock was taken ends the statement, but not the lock.
-                await self._release_extra(requests)
+                await self._release_taken(requests)
             raise
         finally:
             for each in requests:
-                self._asked.remove(each)
+                self._locks_in_flight.remove(each)
         # Only on a connection of the caller: a transaction id that was drawn before the lock was taken may be lower
         # than that of another holder in between.
         if row["too_late"]:
@@ -250,7 +253,7 @@ class Session:
         if self._lost is not None:
             raise store_error_from(self._lost)
         try:
-            return await self._opened.connection.query(self._comment() + text, waits=waits)
+            return await self._opened.connection.fetch(self._comment() + text, waits=waits)
         except NotSentError:
             raise
         except Exception as error:
@@ -276,14 +279,14 @@ class Session:
         This statement may be shown after one of them has taken its locks. Others are shown only those that the server
         knows of.
         """
-        entries = [*(each.activity() for each in self.leases.values()), *(each.activity() for each in self._asked)]
+        entries = [each.activity() for each in (*self.leases.values(), *self._locks_in_flight)]
         return write_activity_comment(entries[::-1], self._opened.max_comment_bytes)
 
-    async def _release_extra(self, requests: Sequence[LockRequest]) -> None:
+    async def _release_taken(self, requests: Sequence[LockRequest]) -> None:
         """A statement that fails halfway has taken some of its locks. They are the session's: no rollback ends them."""
         connection, session_id = self._opened.connection, self._opened.session_id
         try:
-            rows = await connection.query(self._comment() + STATEMENTS["own_locks"])
+            rows = await connection.fetch(self._comment() + STATEMENTS["own_locks"])
             own = {int(row["key"]) for row in rows}
             extra = [each for each in requests if each.key in own]
             # A second lock on a key that is held in shared mode cannot be told from none.
@@ -291,9 +294,9 @@ class Session:
                 raise StoreError("it is not known which locks were taken")
             if extra:
                 values = [keys_of(extra), modes_of(extra)]
-                await connection.query(self._comment() + execution("unlock_list", session_id, values))
+                await connection.fetch(self._comment() + execution("unlock_list", session_id, values))
         except Exception as error:
-            self._in_doubt.extend(each for each in requests if not self._held.has(each))
+            self._possible_locks.extend(each for each in requests if not self._held.has(each))
             self._destroy(error)
 
     def _destroy(self, cause: BaseException) -> None:
@@ -303,7 +306,7 @@ class Session:
 
     def _forget_leases(self) -> None:
         # A connection of the caller stays open, and they have to be undone on it.
-        self._in_doubt.extend(lease.request for lease in self.leases.values())
+        self._possible_locks.extend(lease.request for lease in self.leases.values())
         self._held.clear()
 
     def _closing_task(self) -> "asyncio.Task[None]":
@@ -315,27 +318,13 @@ class Session:
     async def _close(self) -> None:
         """Behind a pooler the server's side stays open, and the pooler may not reset it: its locks are released."""
         if self._opened.is_pooled:
-            await settles_within(deadlines.UNLOCK_ALL_SECONDS, self._unlock_all())
-        await self._opened.connection.end()
+            await settles_within(_UNLOCK_ALL_SECONDS, self._unlock_all())
+        await end_connection(self._opened.connection, self.undo())
 
     async def _unlock_all(self) -> None:
         for _ in range(PROOF_ROUNDS):
-            if await self._opened.connection.query(STATEMENTS["unlock_all"], [self.pid]):
+            if await self._opened.connection.fetch(STATEMENTS["unlock_all"], [self.pid]):
                 return
-
-
-class _SessionEvents:
-    """What the connection tells: nothing before the session is open."""
-
-    def __init__(self) -> None:
-        self.session: Optional[Session] = None
-
-    def on_end(self, cause: BaseException) -> None:
-        if self.session is not None:
-            self.session.lose(cause)
-
-    def undo(self) -> Optional[str]:
-        return None if self.session is None else self.session.undo()
 
 
 def _is_in_failed_transaction(error: BaseException) -> bool:

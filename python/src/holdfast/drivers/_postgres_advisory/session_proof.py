@@ -9,9 +9,9 @@ import secrets
 from dataclasses import dataclass
 from typing import Optional, Sequence
 
-from ...core.tasks import start_task
+from ...core.tasks import ignore_outcome, start_task
 from ...errors import StoreError, UnsupportedError
-from .connections import Connection, Connections, NoEvents, Row, ignore_outcome
+from .._postgres.connections import DedicatedConnection, Opener, Row
 from .statements import STATEMENTS
 
 _RESET_LOOKS = 15
@@ -47,7 +47,7 @@ class SessionIdentity:
 
 
 async def prove_session(
-    connections: Connections, own: Connection, identity: SessionIdentity, rounds: int = PROOF_ROUNDS
+    connections: Opener, own: DedicatedConnection, identity: SessionIdentity, rounds: int = PROOF_ROUNDS
 ) -> None:
     """Raises `UnsupportedError` behind a pooler in transaction mode.
 
@@ -57,7 +57,7 @@ async def prove_session(
     several times.
     """
     for _ in range(_MAX_TRIES):
-        witnesses = [await connections.dedicate(NoEvents()) for _ in range(2)]
+        witnesses = [await connections.dedicate() for _ in range(2)]
         try:
             proof = start_task(_prove(own, witnesses, identity, rounds))
             proof.add_done_callback(ignore_outcome)
@@ -66,7 +66,7 @@ async def prove_session(
                 return proof.result()
         finally:
             # An error while a witness closes leaves nothing behind.
-            await asyncio.gather(*(witness.end() for witness in witnesses), return_exceptions=True)
+            await asyncio.gather(*(witness.close() for witness in witnesses), return_exceptions=True)
         # The witnesses of several processes may keep all connections of a small pooler from each other. With the end of
         # these, our own statement is answered.
         await asyncio.wait({proof})
@@ -74,7 +74,9 @@ async def prove_session(
     raise StoreError("the pooler in front of PostgreSQL has too few connections to check whether it keeps sessions")
 
 
-async def _prove(own: Connection, witnesses: Sequence[Connection], identity: SessionIdentity, rounds: int) -> None:
+async def _prove(
+    own: DedicatedConnection, witnesses: Sequence[DedicatedConnection], identity: SessionIdentity, rounds: int
+) -> None:
     for _ in range(rounds):
         seen = []
         for witness in witnesses:
@@ -90,39 +92,39 @@ async def _prove(own: Connection, witnesses: Sequence[Connection], identity: Ses
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
-async def prove_reset(connections: Connections, own: Connection) -> None:
+async def prove_reset(connections: Opener, own: DedicatedConnection) -> None:
     """Raises `UnsupportedError` behind a pooler that does not reset the session of a client that has disconnected.
 
     A client that is killed would keep its locks until the pooler closes that session, which can take an hour.
     """
     key = _random_key()
-    leaving = await connections.dedicate(NoEvents())
+    leaving = await connections.dedicate()
     try:
-        await leaving.query(STATEMENTS["try_key"], [key])
+        await leaving.fetch(STATEMENTS["try_key"], [key])
     finally:
-        await leaving.end()
+        await leaving.close()
     for look in range(1, _RESET_LOOKS + 1):
-        if not (await own.query(STATEMENTS["see_key"], [key]))[0]["seen"]:
+        if not (await own.fetch(STATEMENTS["see_key"], [key]))[0]["seen"]:
             return
         await asyncio.sleep(_PAUSE_SECONDS * look)
     # The next client probably gets that session.
-    following = await connections.dedicate(NoEvents())
+    following = await connections.dedicate()
     try:
-        await following.query(STATEMENTS["free_key"], [key])
+        await following.fetch(STATEMENTS["free_key"], [key])
     finally:
-        await following.end()
+        await following.close()
     raise UnsupportedError(_NO_RESET)
 
 
-async def prove_exclusion(own: Connection, other: Connection) -> None:
+async def prove_exclusion(own: DedicatedConnection, other: DedicatedConnection) -> None:
     """Raises `UnsupportedError` if a lock of one session does not exclude the other one, or is not visible to it.
 
     Some servers and proxies accept `pg_try_advisory_lock` and do nothing.
     """
     key = _random_key()
 
-    async def ask(connection: Connection, name: str, column: str) -> bool:
-        return bool((await connection.query(STATEMENTS[name], [key]))[0][column])
+    async def ask(connection: DedicatedConnection, name: str, column: str) -> bool:
+        return bool((await connection.fetch(STATEMENTS[name], [key]))[0][column])
 
     got = await ask(own, "try_key", "got")
     is_seen = await ask(other, "see_key", "seen")
@@ -145,8 +147,8 @@ def _random_key() -> str:
     return str(secrets.randbits(64) - 2**63)
 
 
-async def _identity_of(connection: Connection) -> Optional[Row]:
-    rows = await connection.query(STATEMENTS["witness"])
+async def _identity_of(connection: DedicatedConnection) -> Optional[Row]:
+    rows = await connection.fetch(STATEMENTS["witness"])
     return rows[0] if rows else None
 
 

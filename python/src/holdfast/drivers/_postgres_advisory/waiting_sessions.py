@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Awaitable, Callable, Dict, Iterable, List, Optional, Sequence
 
 from ...core.driver import Claim
-from ...core.tasks import start_task
-from .connections import Background, ignore_outcome
+from ...core.tasks import Background, ignore_outcome, start_task
 from .held_locks import LockRequest, SessionLease
 from .session import Session
 
