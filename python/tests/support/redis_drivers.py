@@ -150,20 +150,9 @@ def in_node(claim: Claim) -> Dict[str, Any]:
     return {name: value for name, value in renamed.items() if value is not None}
 
 
-def unknown_to_the_driver(**settings: Any) -> Any:
-    """The pool of a synchronous client whose connections the driver can use only in a thread, as with TLS."""
-
-    class Unknown(redis.Connection):  # type: ignore[misc]
-        pass
-
-    return redis.ConnectionPool(connection_class=Unknown, **settings)
-
-
-KINDS = ["asyncio", "sync", "thread"]
-"""The clients of one server: of `redis.asyncio`, synchronous, and synchronous in a thread of the driver's own."""
+KINDS = ["asyncio", "sync"]
+"""The clients of one server."""
 
 
 def client_at(kind: str, port: int, **options: Any) -> Any:
-    if kind == "thread":
-        return redis.Redis(connection_pool=unknown_to_the_driver(host="127.0.0.1", port=port, **options))
     return (redis.asyncio.Redis if kind == "asyncio" else redis.Redis)(host="127.0.0.1", port=port, **options)

@@ -1,0 +1,1 @@
+"""Stores: one module for each kind, and a package with its parts."""

@@ -67,7 +67,7 @@ class Portal:
         return self.run(work())
 
     def run_with(self, make: Callable[[CallBack], Coroutine[Any, Any, T]]) -> T:
-        """As `run`, for a coroutine that calls functions of the caller. They are called in the calling thread, which
+        """Like `run`, for a coroutine that calls functions of the caller. They are called in the calling thread, which
         has nothing else to do, so that they can use its thread-local state and its database session."""
         call_back = CallBack()
         work = make(call_back)
@@ -290,7 +290,7 @@ def portal() -> Portal:
 
 
 def run_surely(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """As `Portal.run`, for a release. It is sent even if the thread is interrupted before `run` has begun, or if this
+    """Like `Portal.run`, for a release. It is sent even if the thread is interrupted before `run` has begun, or if this
     is the event loop's own thread, which has collected an unfinished generator: otherwise the heartbeat would renew a
     lease that no one can release. `make` may be called twice, and its second coroutine then does nothing."""
     try:

@@ -16,7 +16,6 @@ import redis.asyncio
 import redis.cluster
 from holdfast import DistributedLock
 from holdfast.core.driver import Grant, InspectQuery, Refusal
-from holdfast.drivers._redis.dial import Dial
 from holdfast.drivers._redis.keys import slot_of
 from holdfast.drivers.redis import RedisDriver, open_redis, redis_driver
 from holdfast.errors import InvalidArgumentError, StoreError, UnsupportedError
@@ -94,20 +93,15 @@ def slot_of_lock(lock_name: str) -> int:
     return slot_of(f"lock:{lock_name}")
 
 
-async def test_a_node_that_has_left_the_cluster_leaves_no_thread_behind(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As with TLS.
-    monkeypatch.setattr(Dial, "is_for_loop", Dial.is_async)
+async def test_the_connection_to_a_node_that_has_left_the_cluster_is_closed(cluster: Cluster) -> None:
     async with closing(redis_driver(redis.cluster.RedisCluster(host="127.0.0.1", port=cluster.a.port))) as driver:
         await driver.inspect(InspectQuery(lock_name="any"))
-        before, link = set(threading.enumerate()), driver.link
+        before, link = asyncio.all_tasks(), driver.link
         # `b` has no slots, as if its last one had just moved away.
         await link._node_at(("127.0.0.1", cluster.b.port)).exchange("ask", [("PING",)])
-        (thread,) = set(threading.enumerate()) - before
+        (guard,) = asyncio.all_tasks() - before
         await link.nodes()
-        await asyncio.to_thread(thread.join, 10)
-        assert not thread.is_alive()
+        await asyncio.wait_for(asyncio.wait({guard}), 10)
 
 
 async def test_a_master_that_hangs_does_not_delay_a_claim_that_waits_on_another(cluster, lock_name):

@@ -141,8 +141,7 @@ async def test_a_subscription_notices_within_a_minute_that_its_server_is_gone(dr
     """It sends nothing, so it cannot notice by itself that no answer comes. By default, keep-alives take two hours."""
     await driver.listen(Heard())
     (subscriber,) = driver._subscription._session.all
-    connection = subscriber._connection
-    opened = getattr(connection, "_sock", None) or connection._writer.get_extra_info("socket")
+    opened = subscriber._transport.get_extra_info("socket")
     names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
     idle, interval, count = (opened.getsockopt(socket.IPPROTO_TCP, name) for name in names)
     assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) and idle + interval * count <= 60

@@ -1,4 +1,4 @@
-"""How the connections of a synchronous client are opened, and who uses them."""
+"""Connections with the settings of a synchronous client."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any, Callable, List
 import pytest
 import redis
 
-from holdfast.drivers._redis.loop_connection import LoopConnection
 from holdfast.drivers.redis import redis_driver
-from holdfast.errors import StoreError
+from holdfast.errors import InvalidArgumentError, StoreError
 from support.polling import until
 from support.redis_drivers import claim_on, closing, error_of, grant_of, lease_of
 
@@ -21,17 +20,14 @@ def own_threads() -> List[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith("holdfast-redis")]
 
 
-async def test_the_event_loop_uses_the_connection_that_redis_py_has_opened_in_a_thread(
-    redis_url: str, lock_name: str
-) -> None:
+async def test_the_settings_of_a_synchronous_client_are_used_without_a_thread(redis_url: str, lock_name: str) -> None:
     before = own_threads()
     async with closing(redis_driver(redis.Redis.from_url(redis_url, db=1))) as driver:
         claim = claim_on(lock_name)
         grant = await grant_of(driver, claim)
         assert redis.Redis.from_url(redis_url, db=1).exists(f"lock:{lock_name}") == 1
-        await until(lambda: own_threads() == before)
-        assert await driver.release([lease_of(claim, grant)]) == [True]
         assert own_threads() == before
+        assert await driver.release([lease_of(claim, grant)]) == [True]
 
 
 async def test_a_unix_socket(own_redis: Callable[..., Any], tmp_path: Path, lock_name: str) -> None:
@@ -87,21 +83,16 @@ async def test_a_connection_that_opens_too_late_is_closed(lock_name: str, end: s
     server.close()
 
 
-async def test_a_connection_that_opens_in_the_moment_in_which_its_caller_gives_up_is_closed(redis_url: str) -> None:
-    loop = asyncio.get_running_loop()
+async def test_a_client_whose_connections_only_redis_py_can_open_is_refused(redis_url: str) -> None:
+    """They may lead to another place than their settings say, as those of fakeredis do."""
 
-    class Watched(redis.Connection):  # type: ignore[misc]
-        def connect(self) -> None:
-            thread = threading.current_thread()
-            super().connect()
-            loop.call_soon_threadsafe(give_up_after, thread)
+    class Elsewhere(redis.Connection):  # type: ignore[misc]
+        pass
 
-    def give_up_after(thread: threading.Thread) -> None:
-        thread.join()  # It has reported that the connection is open, and the call has not gone on yet.
-        loop.call_soon(call.cancel)
-
-    connection = Watched(**redis.Redis.from_url(redis_url).connection_pool.connection_kwargs)
-    call = asyncio.ensure_future(LoopConnection(connection).connect())
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    assert connection._sock is None
+    settings = redis.Redis.from_url(redis_url).connection_pool.connection_kwargs
+    for client, reason in (
+        (redis.Redis(connection_pool=redis.ConnectionPool(connection_class=Elsewhere, **settings)), "Elsewhere"),
+        (redis.Redis(connection_pool=redis.ConnectionPool(redis_connect_func=print, **settings)), "redis_connect_func"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=reason):
+            redis_driver(client)

@@ -93,7 +93,7 @@ async def test_failure_66_calls_right_after_an_outage_are_not_refused(own_redis,
         await asyncio.gather(*(grant_of(driver, claim_on(name)) for name in names))
 
 
-@pytest.mark.parametrize("kind", ["asyncio", "thread"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_failure_66_a_redlock_node_that_hangs_is_sent_a_bounded_number_of_commands(
     own_redis, kind, unique_name, monkeypatch
 ):

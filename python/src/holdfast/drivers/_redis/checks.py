@@ -10,11 +10,10 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Callable, Literal, Optional, Sequence
 
-from ...core.tasks import start_task
+from ...core.tasks import ignore_outcome, start_task
 from .failures import closed_error, is_forbidden_command
 from .link import Link, Node
 from .records import text_of
-from .wire import retrieve
 
 
 log = logging.getLogger("holdfast")
@@ -151,7 +150,7 @@ class ServerChecks:
         if asking is None or asking.get_loop() is not loop or (has_failed and time.monotonic() >= self._again_at):
             self._early = loop.create_future()
             asking = self._asking = start_task(self._ask_all(self._early))
-            asking.add_done_callback(retrieve)
+            asking.add_done_callback(ignore_outcome)
         return asking
 
     async def _ask_all(self, early: asyncio.Future[None]) -> Sequence[ServerFacts]:

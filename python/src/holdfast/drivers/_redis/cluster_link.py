@@ -10,13 +10,14 @@ import asyncio
 import re
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
-from ...core.tasks import start_task
+from ...core.secrets import message_of
+from ...core.tasks import ignore_outcome, start_task
 from ...errors import HoldfastError, StoreError
+from .connection import Command
 from .dial import Dial
-from .failures import server_text, store_error
+from .failures import store_error
 from .keys import SLOTS, slot_counter, slot_of
 from .link import Node
-from .wire import Command, retrieve
 
 Address = tuple[str, int]
 _MOST_REDIRECTIONS = 8
@@ -141,7 +142,7 @@ class ClusterLink:
         loop = asyncio.get_running_loop()
         if self._loading is None or self._loading.done() or self._loading.get_loop() is not loop:
             self._loading = start_task(self._read_map())
-            self._loading.add_done_callback(retrieve)
+            self._loading.add_done_callback(ignore_outcome)
         return self._loading
 
     def _load_in_background(self) -> None:
@@ -205,7 +206,7 @@ class _Redirection(NamedTuple):
 def _redirection(reply: Any) -> Optional[_Redirection]:
     if not isinstance(reply, Exception):
         return None
-    text = server_text(reply)
+    text = message_of(reply)
     match = re.match(r"(MOVED|ASK) \d+ (.*):(\d+)$", text)
     if match is not None:
         return _Redirection(match[1], match[2], int(match[3]))

@@ -95,7 +95,6 @@ class RedisDriver:
         return Subscription(
             self.link,
             secrets.token_urlsafe(9),
-            self.lists.timeout_ms,
             self._checks.sharded,
             confirms_grants=self._replicas is not None,
         )

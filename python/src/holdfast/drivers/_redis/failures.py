@@ -1,85 +1,32 @@
-"""What went wrong at a server or on the way to it: how redis-py says it, and how Holdfast reports it."""
+"""What went wrong at a server or on the way to it, and how Holdfast reports it."""
 
 from __future__ import annotations
 
-import asyncio
 import re
-import ssl
 from typing import Optional
 
 from ...errors import ClosedError, HoldfastError, StoreError
 from .._shared.secrets import message_of, safe_cause
 
-_CODES = {
-    "AskError": "ASK",
-    "AuthenticationError": "NOAUTH",
-    "BusyLoadingError": "LOADING",
-    "ClusterCrossSlotError": "CROSSSLOT",
-    "ClusterDownError": "CLUSTERDOWN",
-    "MasterDownError": "MASTERDOWN",
-    "MovedError": "MOVED",
-    "NoPermissionError": "NOPERM",
-    "NoScriptError": "NOSCRIPT",
-    "OutOfMemoryError": "OOM",
-    "ReadOnlyError": "READONLY",
-    "SlotNotCoveredError": "CLUSTERDOWN",
-    "TryAgainError": "TRYAGAIN",
-}
-"""redis-py removes the code of an error from its text and makes it a class, other ones in each version."""
-
-
-def server_text(error: BaseException) -> str:
-    """The text of an error, with its code again."""
-    text = message_of(error)
-    tls = _tls_error_behind(error)
-    if tls is not None and tls not in text:
-        text = f"{text} {tls}"
-    code = _CODES.get(type(error).__name__)
-    return text if code is None or text.startswith(code) else f"{code} {text}"
-
-
-def _tls_error_behind(error: BaseException) -> Optional[str]:
-    """redis-py prints the first two arguments of the error that it wraps. Of an error of TLS, that is "1"."""
-    cause: Optional[BaseException] = error
-    for _ in range(4):
-        cause = None if cause is None else cause.__cause__ or cause.__context__
-        if isinstance(cause, ssl.SSLError):
-            return message_of(cause)
-    return None
-
-
-def is_reply(error: BaseException) -> bool:
-    """Whether the server answered with this error. Then the connection is fine.
-
-    By name: there is one class for each kind of client, and neither is imported before it is needed.
-    """
-    return any(each.__name__ == "ResponseError" for each in type(error).__mro__)
-
-
-def is_timeout(error: BaseException) -> bool:
-    """No answer came in time. Each kind of client has a class of its own, as in `is_reply`."""
-    return isinstance(error, (TimeoutError, asyncio.TimeoutError)) or type(error).__name__ == "TimeoutError"
-
-
 def is_no_script(error: BaseException) -> bool:
-    return "NOSCRIPT" in server_text(error)
+    return "NOSCRIPT" in message_of(error)
 
 
 def is_forbidden(error: BaseException) -> bool:
     """The server's access control lists forbid it."""
-    text = server_text(error)
+    text = message_of(error)
     return "NOPERM" in text or "has no permissions" in text
 
 
 def is_read_only(error: BaseException) -> bool:
     """The server is a replica and accepts no writes."""
     pattern = r"(?i)\bREADONLY\b|\bMASTERDOWN\b|can't write against a read only|previous master is now a slave"
-    return re.search(pattern, server_text(error)) is not None
+    return re.search(pattern, message_of(error)) is not None
 
 
 def is_forbidden_command(error: BaseException) -> bool:
     """The access control list forbids the command, or the command was renamed."""
-    return is_forbidden(error) or "unknown command" in server_text(error).lower()
+    return is_forbidden(error) or "unknown command" in message_of(error).lower()
 
 
 def closed_error() -> ClosedError:
@@ -91,7 +38,7 @@ def store_error(what: str, error: BaseException, place: Optional[str] = None) ->
     if isinstance(error, HoldfastError):
         return error
     where = "" if place is None else f" at {place}"
-    text = server_text(error)
+    text = message_of(error)
     permanent, hint = False, ""
     for pattern, advice, is_permanent in _HINTS:
         if re.search(pattern, text):

@@ -7,11 +7,10 @@ from typing import Any, Callable, Optional, Protocol, Sequence
 
 from ...core.limits import CALL_TIMEOUT_MS, MAX_UNANSWERED_COMMANDS
 from ...errors import HoldfastError, StoreError
+from .connection import Command, Subscriber, opened
 from .dial import Dial
-from .failures import is_read_only, is_timeout, no_answer, store_error
-from .subscriber import OnClosed, OnMessage, Subscriber, open_subscriber
-from .thread_wire import ThreadWire
-from .wire import AsyncWire, Command, Wire
+from .failures import is_read_only, no_answer, store_error
+from .wire import Wire
 
 
 class Link(Protocol):
@@ -52,11 +51,7 @@ class Node:
         self.place = dial.place
         self._dial = dial
         self._timeout_seconds = timeout_seconds
-        self._wire: Wire
-        if dial.is_for_loop:
-            self._wire = AsyncWire(dial, timeout_seconds)
-        else:
-            self._wire = ThreadWire(dial, timeout_seconds)
+        self._wire = Wire(dial, timeout_seconds)
         self._unanswered = 0
         # On the monotonic clock. After that, it has not been asked for so long that it may be well again.
         self._stalled_until = 0.0
@@ -73,7 +68,7 @@ class Node:
         except HoldfastError:
             raise
         except Exception as error:
-            if is_timeout(error):
+            if isinstance(error, TimeoutError):
                 self._stalled_until = time.monotonic() + _STALLED_SECONDS
             failure = self._failure(what, error)
         finally:
@@ -87,16 +82,16 @@ class Node:
             raise store_error(what, reply, self.place)
         return reply
 
-    async def subscriber(self, on_message: OnMessage, on_closed: OnClosed) -> Subscriber:
+    async def subscriber(self, on_message: Callable[[str, str], None]) -> Subscriber:
         """Opens a connection of its own."""
         try:
-            return await open_subscriber(self._dial, on_message, on_closed, self._timeout_seconds)
+            return await opened(Subscriber(self._timeout_seconds, on_message), self._dial)
         except Exception as error:
             failure = self._failure("subscribe", error)
         raise failure
 
     def _failure(self, what: str, error: Exception) -> HoldfastError:
-        if is_timeout(error):
+        if isinstance(error, TimeoutError):
             return no_answer(what, self._timeout_seconds * 1_000, self.place)
         return store_error(what, error, self.place)
 

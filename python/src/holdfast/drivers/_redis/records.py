@@ -18,7 +18,7 @@ SHARED = "holdfast:shared"
 _MOST_TOKEN = 2**53 - 1
 _MOST_NUMBER = 1e300
 REPAIRS = -1
-"""As `most_ahead_us`: the proposals are leases that a quorum of the nodes has, for a node that lacks them. The node
+"""Like `most_ahead_us`: the proposals are leases that a quorum of the nodes has, for a node that lacks them. The node
 grants them also below its mark, unless it has a lease of another claim, or is silent."""
 
 

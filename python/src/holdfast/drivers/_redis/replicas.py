@@ -7,11 +7,11 @@ from typing import Any, Sequence, Union
 
 from ...core.driver import Claim, Grant, Refusal, RenewAnswer, Renewal
 from ...errors import StoreError
+from .connection import Command
 from .link import Link, ServerLink
 from .lists import Lists, Part, fail_groups
 from .records import renew_args
 from .scripts import Script, ScriptCall, run_scripts_with
-from .wire import Command
 
 
 @dataclass(frozen=True)

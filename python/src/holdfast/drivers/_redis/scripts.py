@@ -8,9 +8,9 @@ from functools import lru_cache, partial
 from typing import Any, Awaitable, Callable, Sequence
 
 from ... import _protocol
+from .connection import Command
 from .failures import is_no_script
 from .link import Link
-from .wire import Command
 
 Runner = Callable[[Sequence[Command]], Awaitable[list[Any]]]
 

@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from typing import Awaitable, Callable, Optional, Sequence, TypeVar
 
 from ...core.driver import Claim, DriverListener
-from ...core.tasks import start_task
+from ...core.tasks import ignore_outcome, start_task
 from ...errors import HoldfastError, StoreError
 from .._shared.waiting_claims import WaitingClaims
-from .failures import is_forbidden, no_answer, store_error
+from .connection import Subscriber
+from .failures import is_forbidden, store_error
 from .keys import FORCED_CHANNEL, wake_channel
 from .link import Link, Node
 from .records import read_forced
-from .subscriber import Subscriber
 from .waiting import WaitingCall, read_wake_up
-from .wire import retrieve
 
 T = TypeVar("T")
 _MOST_HOLDER_ID = 255
@@ -49,7 +48,6 @@ class Subscription:
         self,
         link: Link,
         client_id: str,
-        timeout_ms: float,
         sharded: Callable[[], Awaitable[bool]],
         confirms_grants: bool,
     ) -> None:
@@ -57,7 +55,6 @@ class Subscription:
         only, because a grant counts after replicas have confirmed it, and that takes a call."""
         self._link = link
         self._client_id = client_id
-        self._timeout_ms = timeout_ms
         self._sharded = sharded
         self._confirms_grants = confirms_grants
         self._claims: WaitingClaims[WaitingCall] = WaitingClaims()
@@ -135,7 +132,7 @@ class Subscription:
         session = self._session = _Session(loop, loop.create_future())
         opening = start_task(self._open(session))
         session.opened = opening
-        opening.add_done_callback(retrieve)
+        opening.add_done_callback(ignore_outcome)
         return session
 
     async def _open(self, session: _Session) -> None:
@@ -144,9 +141,9 @@ class Subscription:
             if not session.sharded:
                 nodes = await self._link.nodes()
                 subscriber = await self._subscriber_at(session, nodes[0])
-                await self._in_time(subscriber.subscribe(self._channel(), False))
+                await subscriber.subscribe(self._channel(), False)
                 try:
-                    await self._in_time(subscriber.subscribe(FORCED_CHANNEL, False))
+                    await subscriber.subscribe(FORCED_CHANNEL, False)
                 except Exception as error:
                     # Without the right to this channel, a client learns of a forced release with its next renewal.
                     if not is_forbidden(error):
@@ -167,7 +164,7 @@ class Subscription:
         try:
             node = await self._link.node_of_slot(slot)
             subscriber = await self._subscriber_at(session, node)
-            await self._in_time(subscriber.subscribe(self._channel(slot), True))
+            await subscriber.subscribe(self._channel(slot), True)
             session.slots.add(slot)
         except Exception as error:
             # The slot may have just moved. All listeners subscribe again, when the client knows the new node.
@@ -189,21 +186,13 @@ class Subscription:
         def closed(cause: Exception) -> None:
             self._lost(session, store_error("listen", cause, node.place))
 
-        subscriber = await node.subscriber(message, closed)
+        subscriber = await node.subscriber(message)
+        subscriber.on_end = closed
         session.all.append(subscriber)
         # The session ended while this connection was opened.
         if session.ended is not None:
-            subscriber.end()
+            subscriber.close()
         return subscriber
-
-    async def _in_time(self, subscribing: Awaitable[None]) -> None:
-        try:
-            await asyncio.wait_for(subscribing, self._timeout_ms / 1_000)
-        except asyncio.TimeoutError:
-            pass
-        else:
-            return
-        raise no_answer("subscribe", self._timeout_ms, self._link.place)
 
     def _lost(self, session: _Session, cause: HoldfastError) -> None:
         """Ends a session for good, also one that is still being opened. Its listeners are notified."""
@@ -212,7 +201,7 @@ class Subscription:
         session.ended = cause
         session.is_open = False
         for subscriber in session.all:
-            subscriber.end()
+            subscriber.close()
         if self._session is not session:
             return
         self._session = None

@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Sequence
 
 from ...core.driver import DriverListener, LeaseRef, StopListening
-from ...core.tasks import start_task
+from ...core.tasks import ignore_outcome, start_task
 from ...errors import ClosedError, StoreError
+from .._redis.connection import Subscriber
 from .._redis.failures import store_error
 from .._redis.keys import RELEASED_CHANNEL
 from .._redis.records import json_text
-from .._redis.subscriber import Subscriber
-from .._redis.wire import retrieve
 from .node import VotingNode
 
 _MAX_REMEMBERED = 1_000
@@ -44,7 +43,7 @@ class _Session:
         for task in self.tasks:
             task.cancel()
         for subscriber in self.all:
-            subscriber.end()
+            subscriber.close()
 
     async def gone(self) -> None:
         """Returns when nothing of it is left. Otherwise an event loop that is closed now would complain."""
@@ -187,7 +186,7 @@ class ReleaseBroadcast:
         else would subscribe to this one again."""
         opening = start_task(self._open(session, node))
         # It may fail when its own end was asked for, and then no one waits for it.
-        opening.add_done_callback(retrieve)
+        opening.add_done_callback(ignore_outcome)
         try:
             await asyncio.wait_for(opening, self._timeout_seconds)
             return
@@ -202,32 +201,27 @@ class ReleaseBroadcast:
         await self._subscribe(session, node)
 
     async def _open(self, session: _Session, node: VotingNode) -> None:
-        opened: list[Subscriber] = []
-
-        def closed(cause: Exception) -> None:
-            # If the subscription is not open yet, opening it fails.
-            if not opened or opened[0] not in session.subscribers:
-                return
-            session.subscribers.discard(opened[0])
-            session.all.remove(opened[0])
+        def ended(cause: Exception) -> None:
+            session.subscribers.remove(subscriber)
+            session.all.remove(subscriber)
             if len(session.subscribers) < self._quorum:
                 self._lost(session, store_error("listen", cause, node.place))
             elif not session.over:
                 self._in_background(session, self._subscribe_later(session, node))
 
         (server,) = await node.driver.link.nodes()
-        subscriber = await server.subscriber(lambda _, text: self._message(node, text), closed)
+        subscriber = await server.subscriber(lambda _, text: self._message(node, text))
         session.all.append(subscriber)
         try:
             await subscriber.subscribe(RELEASED_CHANNEL, False)
-            if session.over:
+            if session.over or subscriber.ended is not None:
                 raise StoreError("the subscription ended while it was opened")
         except BaseException:
-            subscriber.end()
+            subscriber.close()
             session.all.remove(subscriber)
             await subscriber.gone()
             raise
-        opened.append(subscriber)
+        subscriber.on_end = ended
         session.subscribers.add(subscriber)
 
     def _lost(self, session: _Session, cause: Exception) -> None:
