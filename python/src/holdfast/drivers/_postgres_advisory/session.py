@@ -279,7 +279,8 @@ class Session:
         This statement may be shown after one of them has taken its locks. Others are shown only those that the server
         knows of.
         """
-        entries = [each.activity() for each in (*self.leases.values(), *self._locks_in_flight)]
+        entries = [each.activity() for each in self.leases.values()]
+        entries += [each.activity() for each in self._locks_in_flight]
         return write_activity_comment(entries[::-1], self._opened.max_comment_bytes)
 
     async def _release_taken(self, requests: Sequence[LockRequest]) -> None:
