@@ -25,9 +25,10 @@ SAYS = {
     "python/README.md 1": "only one process is here True\n",
     "guides/python.md 1": "shipped, token rises: True\n",
     "guides/python.md 2": "True False True\n",
-    "guides/python.md 3": "LEASE_LOST report\n",
-    "guides/python.md 4": "part 0\npart 1\npart 2\n",
-    "guides/python.md 5": "False\n",
+    "guides/python.md 3": "True True\nTrue\norder:7 by post True\n",
+    "guides/python.md 4": "LEASE_LOST report\n",
+    "guides/python.md 5": "part 0\npart 1\npart 2\n",
+    "guides/python.md 6": "False\n",
 }
 
 

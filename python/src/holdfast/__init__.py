@@ -4,6 +4,7 @@ from ._block import LeaseBlock as LeaseBlock
 from ._inspect import LeaseInfo as LeaseInfo
 from ._inspect import LockInspection as LockInspection
 from ._inspect import WaiterInfo as WaiterInfo
+from ._named import NamedLock as NamedLock
 from ._options import InstanceOptions as InstanceOptions
 from ._options import LockOptions as LockOptions
 from ._result import Acquired as Acquired
@@ -62,6 +63,7 @@ from .sync.lease import SyncLeaseBlock as SyncLeaseBlock
 from .sync.lease import SyncLockResult as SyncLockResult
 from .sync.lease import SyncLostEvent as SyncLostEvent
 from .sync.lock import SyncDistributedLock as SyncDistributedLock
+from .sync.named import SyncNamedLock as SyncNamedLock
 from .sync.once import SyncOnceOnly as SyncOnceOnly
 from .sync.rate_limiter import SyncRateLimiter as SyncRateLimiter
 from .sync.read_write_lock import SyncReadWriteLock as SyncReadWriteLock

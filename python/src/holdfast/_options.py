@@ -87,11 +87,19 @@ def check_defaults(defaults: Optional[LockOptions]) -> LockOptions:
     if not isinstance(defaults, dict):
         raise InvalidArgumentError("defaults", defaults, "a dict of options")
     check_options("defaults", defaults, _NAMES)
-    copy: LockOptions = {}
-    for name, value in defaults.items():
+    copy = overridden({}, defaults)
+    request_from("defaults", EXCLUSIVE, {}, copy, heartbeat_by_default=False)
+    return copy
+
+
+def overridden(options: LockOptions, by: LockOptions) -> LockOptions:
+    """A waiting time implies that the call waits, although the options that it overrides do not."""
+    copy = options.copy()
+    if by.get("blocking_timeout_seconds") is not None:
+        copy.pop("blocking", None)
+    for name, value in by.items():
         if value is not None:
             copy[name] = value  # type: ignore[literal-required]
-    request_from("defaults", EXCLUSIVE, {}, copy, heartbeat_by_default=False)
     return copy
 
 

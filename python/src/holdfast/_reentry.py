@@ -12,7 +12,7 @@ from .core.claim_ids import Chain
 from .core.emitter import current_frame
 from .core.holder import ClaimRequest
 from .core.lease import HeldLease, Lease
-from .errors import DeadlockError
+from .errors import DeadlockError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from ._block import LeaseBlock
@@ -96,17 +96,17 @@ def is_in_generator(frame: Optional[FrameType]) -> bool:
     it. pytest's fixtures and other generators count as generators.
     """
     while frame is not None:
-        if not _is_contextlib(frame):
+        if not is_contextlib(frame):
             flags = frame.f_code.co_flags
             if not flags & (CO_GENERATOR | CO_ASYNC_GENERATOR):
                 return False
-            if frame.f_back is None or not _is_contextlib(frame.f_back):
+            if frame.f_back is None or not is_contextlib(frame.f_back):
                 return True
         frame = frame.f_back
     return False
 
 
-def _is_contextlib(frame: FrameType) -> bool:
+def is_contextlib(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__") == "contextlib"
 
 
@@ -153,6 +153,14 @@ class Reentry:
             if isinstance(frame.lease, HeldLease) and frame.lease.held:
                 return frame.lease.chain
         return None
+
+    def current_lease(self) -> Lease:
+        """The lease of the innermost block of this instance that runs here."""
+        for frame in _frames():
+            if frame.owner is self:
+                return frame.lease
+        rule = "called inside a block or a decorated function of this instance"
+        raise InvalidArgumentError("current_lease", None, rule, f"current_lease() must be {rule}")
 
     def depth_on(self, lease: Lease) -> int:
         """How many of the nested blocks that run here run under this lease."""

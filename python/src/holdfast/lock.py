@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from typing import List, Optional, Sequence, Unpack
+from typing import (
+    Any,
+    Awaitable,
+    Callable,
+    Coroutine,
+    List,
+    Optional,
+    ParamSpec,
+    Sequence,
+    TypeVar,
+    Union,
+    Unpack,
+)
 
 from ._block import LeaseBlock
 from ._claims import Claims
 from ._inspect import LockInspection, force_release, inspect_lock, is_locked
 from ._instance import DEFAULT_STORE, Closable, Instance, Store
+from ._locked import coroutine_function, lock_name_of, runs_under
+from ._named import NamedLock
 from ._options import EXCLUSIVE, InstanceOptions, LockOptions
 from ._reacquire import ExtendingClaims
 from ._result import LockResult
@@ -18,6 +32,9 @@ from .core.lease import HeldLease, Lease
 from .core.lock_info import LockInfo
 
 __all__ = ["DistributedLock"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class DistributedLock(Closable):
@@ -100,6 +117,36 @@ class DistributedLock(Closable):
         requests = [self._claims.request(name, EXCLUSIVE, True, options) for name in in_order(names)]
         return SeveralBlock(self._claims, names, requests)
 
+    def named(self, lock_name: str, **options: Unpack[LockOptions]) -> NamedLock:
+        """A lock with its name and its options: `payment = lock.named("order:123", timeout_seconds=30)`. It opens and
+        sends nothing. See `NamedLock`. Raises `InvalidArgumentError`."""
+        return NamedLock(self, lock_name, options)
+
+    def locked(self, template: Union[str, Callable[..., str]], **options: Unpack[LockOptions]) -> LockedDecorator:
+        """Decorates a coroutine function or method: each call runs under the lock that its arguments name::
+
+            @lock.locked("order:{order_id}", timeout_seconds=30)
+            async def ship(order_id: int, carrier: str = "post") -> None: ...
+
+        A placeholder is a parameter of the function, with its default, or an attribute of it: `{order.id}`. Of a
+        mapping, it is an item. Strings without control characters, whole numbers and UUIDs can be part of a name. They
+        are used as they are: with `a:{x}:{y}`, the arguments `"1:2"` and `"3"` make the same name as `"1"` and `"2:3"`.
+        A function instead of a template gets the arguments of the call and returns the name.
+
+        A call whose lock is held raises `NotAcquiredError`, unless the options say that it waits. If the lease is lost,
+        the call is cancelled and raises `LeaseLostError`. `current_lease` returns the lease inside of it.
+
+        Raises `InvalidArgumentError` when the function is decorated, for a template or options that are not valid. The
+        call raises it for arguments that make no good name.
+        """
+        self._claims.request("checks the options", EXCLUSIVE, True, options)
+        return LockedDecorator(self._claims, template, options)
+
+    def current_lease(self) -> Lease:
+        """The lease of the innermost block of this instance that runs here: for `fencing_token`, `held` and `lost` in a
+        decorated function. Raises `InvalidArgumentError` outside of such a block."""
+        return self._claims.reentry.current_lease()
+
     async def release(self, lock_name: str) -> bool:
         """Releases this instance's lease on the name. True if it was still held.
 
@@ -110,8 +157,10 @@ class DistributedLock(Closable):
         Raises `StoreError` if the store did not answer. The release is then sent again in the background.
         """
         lock_name = check_lock_name(lock_name)
+        return await self._release(self._claims.named(lock_name))
+
+    async def _release(self, lease: Optional[Lease]) -> bool:
         self._instance.assert_not_ended()
-        lease = self._claims.named(lock_name)
         if lease is None:
             return False
         if isinstance(lease, HeldLease):
@@ -125,9 +174,11 @@ class DistributedLock(Closable):
         Raises `StoreError` if it is unknown whether the lease was extended.
         """
         lock_name = check_lock_name(lock_name)
+        return await self._extend(self._claims.named(lock_name), seconds)
+
+    async def _extend(self, lease: Optional[Lease], seconds: Seconds) -> bool:
         ttl_ms_from("seconds", seconds)
         self._instance.assert_not_ended()
-        lease = self._claims.named(lock_name)
         return lease is not None and await lease.extend(seconds)
 
     async def release_all(self) -> None:
@@ -176,3 +227,17 @@ class DistributedLock(Closable):
         lock_name = check_lock_name(lock_name)
         self._instance.assert_not_ended()
         return await is_locked(await self._instance.open(), lock_name)
+
+
+class LockedDecorator:
+    """What `DistributedLock.locked` returns."""
+
+    def __init__(self, claims: Claims, template: Union[str, Callable[..., str]], options: LockOptions) -> None:
+        self._claims = claims
+        self._template = template
+        self._options = options
+
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        coroutine_function(function)
+        name_of = lock_name_of(self._template, function)
+        return runs_under(function, lambda call: self._claims.block(name_of(call), EXCLUSIVE, self._options))

@@ -171,11 +171,11 @@ class SyncAcquired:
 SyncLockResult = Union[SyncAcquired, NotAcquired]
 
 
-def run_acquire(acquiring: Coroutine[Any, Any, LockResult]) -> SyncLockResult:
+def run_acquire(acquiring: Callable[[], Coroutine[Any, Any, LockResult]]) -> SyncLockResult:
     """The result is wrapped in the event loop: here, an interrupt could come between the lease and its wrapper."""
 
     async def acquire() -> SyncLockResult:
-        result = await acquiring
+        result = await acquiring()
         return result if isinstance(result, NotAcquired) else SyncAcquired(SyncLease(result.lease))
 
     async def discard(result: SyncLockResult) -> None:
@@ -185,9 +185,9 @@ def run_acquire(acquiring: Coroutine[Any, Any, LockResult]) -> SyncLockResult:
     return portal().run(acquire(), discard)
 
 
-def run_hold(holding: Coroutine[Any, Any, Lease]) -> SyncLease:
+def run_hold(holding: Callable[[], Coroutine[Any, Any, Lease]]) -> SyncLease:
     async def hold() -> SyncLease:
-        return SyncLease(await holding)
+        return SyncLease(await holding())
 
     return portal().run(hold(), _discard)
 
@@ -213,8 +213,11 @@ class SyncLeaseBlock(Generic[T, U]):
         self._entered = False
 
     def __enter__(self) -> U:
-        block = self._block
-        in_generator, thread_id = is_in_generator(sys._getframe().f_back), threading.get_ident()
+        return self.enter(is_in_generator(sys._getframe().f_back))
+
+    def enter(self, in_generator: bool) -> U:
+        """`in_generator`: other code of this thread runs while the block is suspended."""
+        block, thread_id = self._block, threading.get_ident()
 
         async def enter() -> U:
             value = await block.enter(in_generator, thread_id)

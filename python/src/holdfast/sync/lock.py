@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence, Unpack
+from typing import Callable, List, Optional, ParamSpec, Sequence, TypeVar, Union, Unpack
 
 from .._instance import DEFAULT_STORE, Store
-from .._options import InstanceOptions, LockOptions
+from .._locked import lock_name_of, plain_function, sync_runs_under
+from .._options import EXCLUSIVE, InstanceOptions, LockOptions
 from .._inspect import LockInspection
 from ..core.arguments import Seconds
 from ..core.lease import Lease
@@ -13,9 +14,13 @@ from ..core.lock_info import LockInfo
 from ..lock import DistributedLock
 from .instance import SyncInstance
 from .lease import SyncLease, SyncLeaseBlock, SyncLockResult, run_acquire, run_hold
+from .named import SyncNamedLock
 from .portal import portal
 
 __all__ = ["SyncDistributedLock"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class SyncDistributedLock(SyncInstance):
@@ -51,13 +56,11 @@ class SyncDistributedLock(SyncInstance):
 
     def acquire(self, lock_name: str, **options: Unpack[LockOptions]) -> SyncLockResult:
         """Asks for the lock. Contention is a value: the result is false. See `DistributedLock.acquire`."""
-        asking = self._inner.acquire(lock_name, **options)
-        return run_acquire(asking)
+        return run_acquire(lambda: self._inner.acquire(lock_name, **options))
 
     def hold(self, lock_name: str, **options: Unpack[LockOptions]) -> SyncLease:
         """Like `acquire`, with a heartbeat by default, and raises `NotAcquiredError` on contention."""
-        asking = self._inner.hold(lock_name, **options)
-        return run_hold(asking)
+        return run_hold(lambda: self._inner.hold(lock_name, **options))
 
     def lock(self, lock_name: str, **options: Unpack[LockOptions]) -> SyncLeaseBlock[Lease, SyncLease]:
         """`with lock.lock("name") as lease:` holds the lock while the block runs. A heartbeat renews the lease.
@@ -77,6 +80,27 @@ class SyncDistributedLock(SyncInstance):
         """`with lock.locks(["a", "b"]) as leases:` holds all of the names or none. See `DistributedLock.locks`."""
         block = self._inner.locks(lock_names, **options)
         return SyncLeaseBlock(block, lambda leases: [SyncLease(lease) for lease in leases])
+
+    def named(self, lock_name: str, **options: Unpack[LockOptions]) -> SyncNamedLock:
+        """A lock with its name and its options: `payment = lock.named("order:123", timeout_seconds=30)`. It opens and
+        sends nothing. See `SyncNamedLock`. Raises `InvalidArgumentError`."""
+        return SyncNamedLock(self, lock_name, options)
+
+    def locked(self, template: Union[str, Callable[..., str]], **options: Unpack[LockOptions]) -> SyncLockedDecorator:
+        """Decorates a function or method: each call runs under the lock that its arguments name::
+
+            @lock.locked("order:{order_id}", timeout_seconds=30)
+            def ship(order_id: int, carrier: str = "post") -> None: ...
+
+        A thread cannot be cancelled: a call whose lease is lost goes on, and raises `LeaseLostError` when it ends. The
+        rest is as with `DistributedLock.locked`.
+        """
+        self._inner._claims.request("checks the options", EXCLUSIVE, True, options)
+        return SyncLockedDecorator(self, template, options)
+
+    def current_lease(self) -> SyncLease:
+        """The lease of the innermost block of this instance that runs here. See `DistributedLock.current_lease`."""
+        return SyncLease(self._inner.current_lease())
 
     def release(self, lock_name: str) -> bool:
         """Releases this instance's lease on the name. True if it was still held. See `DistributedLock.release`."""
@@ -103,3 +127,19 @@ class SyncDistributedLock(SyncInstance):
     def is_locked(self, lock_name: str) -> bool:
         """Whether the store has a lease on the name, of any holder."""
         return portal().run(self._inner.is_locked(lock_name))
+
+
+class SyncLockedDecorator:
+    """What `SyncDistributedLock.locked` returns."""
+
+    def __init__(
+        self, lock: SyncDistributedLock, template: Union[str, Callable[..., str]], options: LockOptions
+    ) -> None:
+        self._lock = lock
+        self._template = template
+        self._options = options
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        plain_function(function)
+        name_of = lock_name_of(self._template, function)
+        return sync_runs_under(function, lambda call: self._lock.lock(name_of(call), **self._options))

@@ -43,23 +43,19 @@ class SyncReadWriteLock(SyncInstance):
 
     def acquire_read(self, lock_name: str, **options: Unpack[LockOptions]) -> SyncLockResult:
         """Asks for the lock as a reader. See `ReadWriteLock.acquire_read`."""
-        asking = self._inner.acquire_read(lock_name, **options)
-        return run_acquire(asking)
+        return run_acquire(lambda: self._inner.acquire_read(lock_name, **options))
 
     def acquire_write(self, lock_name: str, **options: Unpack[LockOptions]) -> SyncLockResult:
         """Asks for the lock as a writer. See `ReadWriteLock.acquire_write`."""
-        asking = self._inner.acquire_write(lock_name, **options)
-        return run_acquire(asking)
+        return run_acquire(lambda: self._inner.acquire_write(lock_name, **options))
 
     def hold_read(self, lock_name: str, **options: Unpack[LockOptions]) -> SyncLease:
         """Like `acquire_read`, with a heartbeat by default, and raises `NotAcquiredError` on contention."""
-        asking = self._inner.hold_read(lock_name, **options)
-        return run_hold(asking)
+        return run_hold(lambda: self._inner.hold_read(lock_name, **options))
 
     def hold_write(self, lock_name: str, **options: Unpack[LockOptions]) -> SyncLease:
         """Like `acquire_write`, with a heartbeat by default, and raises `NotAcquiredError` on contention."""
-        asking = self._inner.hold_write(lock_name, **options)
-        return run_hold(asking)
+        return run_hold(lambda: self._inner.hold_write(lock_name, **options))
 
     def read(self, lock_name: str, **options: Unpack[LockOptions]) -> SyncLeaseBlock[Lease, SyncLease]:
         """`with lock.read("name") as lease:` holds it as a reader while the block runs. See `ReadWriteLock.read`."""

@@ -52,15 +52,13 @@ class SyncSemaphore(SyncInstance):
         self, lock_name: str, *, permits: int = 1, **options: Unpack[LockOptions]
     ) -> SyncLockResult:
         """Asks for permits, all or none. See `Semaphore.acquire`."""
-        asking = self._inner.acquire(lock_name, permits=permits, **options)
-        return run_acquire(asking)
+        return run_acquire(lambda: self._inner.acquire(lock_name, permits=permits, **options))
 
     def hold(
         self, lock_name: str, *, permits: int = 1, **options: Unpack[LockOptions]
     ) -> SyncLease:
         """Like `acquire`, with a heartbeat by default, and raises `NotAcquiredError` on contention."""
-        asking = self._inner.hold(lock_name, permits=permits, **options)
-        return run_hold(asking)
+        return run_hold(lambda: self._inner.hold(lock_name, permits=permits, **options))
 
     def permits(
         self, lock_name: str, *, permits: int = 1, **options: Unpack[LockOptions]
