@@ -8,11 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Iterator, Tuple
+from urllib.parse import urlsplit
 
 import pytest
 
 PYTHON = Path(__file__).resolve().parent.parent
-PAGES = [PYTHON / "README.md", *(PYTHON.parent / "docs").glob("*/python.md")]
+PAGES = [PYTHON / "README.md", *(PYTHON.parent / "docs").glob("*/python*.md")]
 
 
 def blocks() -> Iterator[Tuple[str, str]]:
@@ -23,6 +24,8 @@ def blocks() -> Iterator[Tuple[str, str]]:
 
 SAYS = {
     "python/README.md 1": "only one process is here True\n",
+    "guides/python-frameworks.md 1": "closed 2026-10 sent 2026-10\nSTALE_TOKEN\n",
+    "guides/python-frameworks.md 2": "shipped 7 paid 7 made\n",
     "guides/python.md 1": "shipped, token rises: True\n",
     "guides/python.md 2": "True False True\n",
     "guides/python.md 3": "True True\nTrue\norder:7 by post True\n",
@@ -39,6 +42,9 @@ def test_every_example_is_listed_here() -> None:
 @pytest.mark.parametrize("name, code", list(blocks()), ids=[name for name, _ in blocks()])
 def test_an_example_runs(name: str, code: str, redis_url: str, postgres_url: str) -> None:
     code = code.replace("redis://localhost:6379", redis_url).replace("postgres://localhost/app", postgres_url)
+    at = urlsplit(postgres_url)
+    place = {"HOST": at.hostname, "PORT": at.port, "USER": at.username, "NAME": at.path.lstrip("/")}
+    code = code.replace('"HOST": "localhost", "NAME": "app"', str(place)[1:-1])
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(PYTHON / "src")},

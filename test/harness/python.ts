@@ -10,6 +10,7 @@ export const python = process.env['HOLDFAST_TEST_PYTHON'] || DEBIAN_PYTHON
 const DEBIAN_PACKAGES = {
   asyncpg: 'python3-asyncpg',
   build: 'python3-build',
+  celery: 'python3-celery',
   greenlet: 'python3-greenlet',
   django: 'python3-django',
   fastapi: 'python3-fastapi',

@@ -39,6 +39,7 @@ from .fence import FencingGuard as FencingGuard
 from .fence import postgres_fence as postgres_fence
 from .fence import redis_fence as redis_fence
 from .fence import sync_postgres_fence as sync_postgres_fence
+from .fence import sync_redis_fence as sync_redis_fence
 from .lock import DistributedLock as DistributedLock
 from .once import OnceOnly as OnceOnly
 from .rate_limiter import LimitStanding as LimitStanding

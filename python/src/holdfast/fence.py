@@ -12,8 +12,9 @@ from .errors import OverloadError, StaleTokenError
 if TYPE_CHECKING:
     from .drivers._postgres.fence import PostgresFence, SyncPostgresFence
     from .drivers._redis.fence import RedisFence
+    from .sync.fence import SyncRedisFence
 
-__all__ = ["Fence", "FencingGuard", "Token", "postgres_fence", "redis_fence", "sync_postgres_fence"]
+__all__ = ["Fence", "FencingGuard", "Token", "postgres_fence", "redis_fence", "sync_postgres_fence", "sync_redis_fence"]
 
 
 class Fence:
@@ -123,3 +124,16 @@ def redis_fence(client: Any, *, command_timeout_seconds: Seconds = 4.5) -> Redis
     from .drivers._redis.fence import redis_fence as create
 
     return create(client, command_timeout_seconds=command_timeout_seconds)
+
+
+def sync_redis_fence(client: Any, *, command_timeout_seconds: float = 4.5) -> SyncRedisFence:
+    """Like `redis_fence`, for code without an event loop::
+
+        fence = sync_redis_fence(client)
+        with lock.lock("order:123") as lease:
+            fence.set("order:123:state", "paid", lease)
+    """
+    from .drivers._redis.fence import redis_fence as create
+    from .sync.fence import SyncRedisFence
+
+    return SyncRedisFence(create(client, command_timeout_seconds=command_timeout_seconds))

@@ -99,13 +99,14 @@ def postgres_driver(
     sends nothing before the first call.
 
     `client` is a `Pool` or a `Connection` of asyncpg, an `AsyncConnectionPool`, a `ConnectionPool`, an
-    `AsyncConnection` or a `Connection` of psycopg 3, or an `AsyncEngine` of SQLAlchemy on asyncpg.
+    `AsyncConnection` or a `Connection` of psycopg 3, or an `AsyncEngine` or `Engine` of SQLAlchemy.
 
-    Of a single connection, the driver takes only the settings, and opens up to five of its own. A pool lends
-    connections for claims. Renewals and releases do not wait for the application: they have up to two connections
-    beside the pool, with its settings. If those cannot be opened, the pool lends connections for them, too, and a
-    warning of the logger `holdfast` says so. Behind a pooler, a pool of asyncpg must have `statement_cache_size=0`.
-    While it has another free connection, the driver keeps one for its next call, for at most 10 ms.
+    Of a single connection, and of an engine that is not on asyncpg, the driver takes only the settings, and opens up to
+    five connections of its own. A pool lends connections for claims. Renewals and releases do not wait for the
+    application: they have up to two connections beside the pool, with its settings. If those cannot be opened, the pool
+    lends connections for them, too, and a warning of the logger `holdfast` says so. Behind a pooler, a pool of asyncpg
+    must have `statement_cache_size=0`. While it has another free connection, the driver keeps one for its next call,
+    for at most 10 ms.
 
     `durability`: with `relaxed`, a lease is granted before it has reached the disk (`synchronous_commit = off`, for the
     driver's statements only). A crash of the server can forget the leases of the last moment, and they are then granted

@@ -9,6 +9,7 @@ from typing import Any, AsyncIterator
 import pytest
 import redis
 import redis.asyncio
+from holdfast import SyncDistributedLock, sync_redis_fence
 from holdfast.drivers.redis import RedisFence, redis_fence
 from holdfast.errors import ClosedError, InvalidArgumentError, StaleTokenError, StoreError
 
@@ -118,3 +119,18 @@ async def test_on_a_cluster_the_mark_is_in_the_slot_of_the_key(cluster_urls, uni
         with pytest.raises(StaleTokenError):
             await fence.set(key, "y", 9)
     await fence.close()
+
+
+def test_the_guard_without_an_event_loop_refuses_a_stale_holder(redis_url: str, unique_name: Any) -> None:
+    client, key = redis.Redis.from_url(redis_url), unique_name("state")
+    fence = sync_redis_fence(client)
+    with SyncDistributedLock(client) as lock, lock.lock(unique_name("lock")) as lease:
+        assert fence.set(key, "new", lease) == b"OK"
+        with pytest.raises(StaleTokenError):
+            fence.run("return redis.call('SET', KEYS[1], 'old')", keys=[key], token=lease.fencing_token - 1)
+        assert client.get(key) == b"new"
+        assert fence.reset(key)
+        fence.accept(key, 1)
+    fence.close()
+    with pytest.raises(ClosedError):
+        fence.accept(key, 2)

@@ -1,4 +1,4 @@
-"""Runs one statement in an open transaction of the caller: asyncpg, psycopg, psycopg2, SQLAlchemy.
+"""Runs one statement in an open transaction of the caller: asyncpg, psycopg, psycopg2, SQLAlchemy, Django.
 
 The statement does nothing, and returns no row, unless an earlier statement has marked its transaction. It marks it
 then, and is sent again. So the database proves that the transaction is open and lasts longer than one statement.
@@ -19,11 +19,15 @@ RULE = (
     "an open transaction: a connection of asyncpg in a transaction, an AsyncConnection of psycopg, or an AsyncSession "
     "or AsyncConnection of SQLAlchemy"
 )
-SYNC_RULE = "an open transaction: a Session or Connection of SQLAlchemy, or a Connection of psycopg or psycopg2"
+SYNC_RULE = (
+    "an open transaction: a Session or Connection of SQLAlchemy, a Connection of psycopg or psycopg2, or "
+    "django.db.connection in atomic()"
+)
 _NOT_OPEN = "No transaction is open on this one, so what it locks would be free again at once"
 USE_SYNC = "For this synchronous one, use the function that begins with sync_"
 USE_ASYNC = "For this asynchronous one, await the function without sync_"
-_SYNC = {
+_DJANGO = {"django.ConnectionProxy", "django.DefaultConnectionProxy", "django.BaseDatabaseWrapper"}
+_SYNC = _DJANGO | {
     "psycopg.Connection",
     "psycopg2.connection",
     "sqlalchemy.Session",
@@ -89,6 +93,9 @@ async def _send(transaction: Any, text: str, values: Sequence[str], check: Check
 
 def _sync_send(transaction: Any, text: str, values: Sequence[str], check: Check) -> int:
     kinds = _kinds(transaction)
+    if kinds & _DJANGO:
+        transaction = _under_django(transaction)
+        kinds = _kinds(transaction)
     if "psycopg.Connection" in kinds:
         from psycopg import Cursor
 
@@ -120,6 +127,14 @@ def _in_sqlalchemy(handle: Any, text: str, values: Sequence[str], check: Check, 
     check(_raw(connection))
     parameters = {f"p{number}": value for number, value in enumerate(values, 1)}
     return len(connection.execute(sqlalchemy.text(with_names(text)), parameters).fetchall())
+
+
+def _under_django(connection: Any) -> Any:
+    """`django.db.connection` is the connection of the current thread, which Django opens when it is needed."""
+    if connection.vendor != "postgresql":
+        raise InvalidArgumentError("transaction", connection, f"{SYNC_RULE}. This one is on {connection.vendor}")
+    connection.ensure_connection()
+    return connection.connection
 
 
 def _raw(connection: Any) -> Any:
