@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 
 from ..core.fencing import Token
-from ..drivers._redis.fence import RedisFence
 from .portal import portal
+
+if TYPE_CHECKING:
+    from ..drivers._redis.fence import RedisFence
 
 __all__ = ["SyncRedisFence"]
 
