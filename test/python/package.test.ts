@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process'
-import { cpSync, existsSync, readdirSync, readFileSync } from 'node:fs'
+import { cpSync, existsSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -79,6 +79,19 @@ describe('the Python package', () => {
       const size = readFileSync(join(root, 'protocol', file)).length
       expect(sdist).toContainEqual(expect.stringMatching(`^${size} [^/]+/src/holdfast/protocol/${file}$`))
     }
+  })
+
+  test('is not built without protocol/: a warning would be overlooked, and the package could not lock', async () => {
+    const lacking = join(folder.path, 'lacking')
+    // What a download of the folder python/ alone has: the link leads nowhere.
+    cpSync(join(folder.path, 'python'), lacking, { recursive: true, verbatimSymlinks: true })
+    rmSync(join(lacking, 'src/holdfast/protocol'), { recursive: true })
+    const builds = ['--wheel', '--sdist'].map((kind) => run(['-m', 'build', '--no-isolation', kind, lacking], lacking))
+    for (const build of await Promise.allSettled(builds)) {
+      expect(build.status).toBe('rejected')
+      expect(String((build as PromiseRejectedResult).reason)).toContain('src/holdfast/protocol lacks README.md')
+    }
+    expect(readdirSync(lacking)).not.toContain('dist')
   })
 
   test('runs the start of its README where nothing else is installed', async () => {

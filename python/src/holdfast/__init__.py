@@ -5,11 +5,14 @@ from ._inspect import LeaseInfo as LeaseInfo
 from ._inspect import LockInspection as LockInspection
 from ._inspect import WaiterInfo as WaiterInfo
 from ._named import NamedLock as NamedLock
+from ._one_per_process import get_distributed_lock as get_distributed_lock
+from ._one_per_process import get_sync_distributed_lock as get_sync_distributed_lock
 from ._options import InstanceOptions as InstanceOptions
 from ._options import LockOptions as LockOptions
 from ._result import Acquired as Acquired
 from ._result import LockResult as LockResult
 from ._result import NotAcquired as NotAcquired
+from ._version import __version__ as __version__
 from .connect import connect as connect
 from .core.clock import Clock as Clock
 from .core.clock import Random as Random

@@ -55,6 +55,10 @@ class LeaseBlock(Generic[T]):
         """The innermost frame of the block while it runs. The synchronous API puts it into its thread's context."""
         return self._frames[-1] if self._frames else None
 
+    def __repr__(self) -> str:
+        leases = ", ".join(map(repr, self._leases)) or "not entered"
+        return f"<{type(self).__name__.lstrip('_')}: {leases}>"
+
     async def _take(self) -> tuple[Sequence[Lease], T]:
         """The leases, and what the block's `as` gets. Raises if not all of them could be taken. What it enters again it
         passes to `_keep` in the same step."""
@@ -261,7 +265,7 @@ async def _release_all(leases: Sequence[Lease]) -> None:
             # No one else reads their errors.
             future.add_done_callback(_read)
         if isinstance(error, asyncio.CancelledError):
-            # As `Lease.answer_to`.
+            # Like `Lease.answer_to`.
             await asyncio.gather(*(lease.wait_released() for lease in leases))
         raise
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Callable, Coroutine, Mapping, Optional, Sequence, Type, TypeVar, Union
 
 from ._observable import Observable
-from .connect import check_store, driver_from
+from .connect import check_store, driver_from, shown_store
 from ._options import InstanceOptions, check_instance_options
 from .core.arguments import Seconds, check_holder_id, ttl_ms_from, wait_ms_from
 from .core.clock import SYSTEM_CLOCK, SYSTEM_RANDOM, backoff_ms
@@ -115,6 +115,11 @@ class Instance:
         return None
 
     @property
+    def loop(self) -> Optional[asyncio.AbstractEventLoop]:
+        """The event loop that it is used in."""
+        return None if self._holder is None or self._holder.abandoned else self._holder.loop
+
+    @property
     def current(self) -> Optional[Holder]:
         """Like `holder`, for a caller that has just used it: the event loop is not compared again."""
         return self._holder
@@ -157,6 +162,11 @@ class Instance:
                 if not error.retryable or self.clock.monotonic() * 1_000 + rest_ms >= until_ms:
                     raise
                 await pause(self.clock, rest_ms, self.watch_closing)
+
+    def shown_as(self, name: str) -> str:
+        """For `repr`. It shows no password."""
+        state = ", closed" if self.closed else ""
+        return f"<{name} on {shown_store(self._store)}, holder {self.holder_id}{state}>"
 
     def watch_closing(self, closing: Callable[[], None]) -> Callable[[], None]:
         """Calls `closing` when closing begins, or at once if it has. Returns a function that ends that."""
@@ -298,6 +308,10 @@ class Closable(Observable):
         return self._instance.holder_id
 
     @property
+    def _loop(self) -> Optional[asyncio.AbstractEventLoop]:
+        return self._instance.loop
+
+    @property
     def closed(self) -> bool:
         """Whether `close` has been called."""
         return self._instance.closed
@@ -319,6 +333,9 @@ class Closable(Observable):
         `ClosedError`; `close` itself may be called again.
         """
         await self._instance.close(drain_seconds, deadline_seconds)
+
+    def __repr__(self) -> str:
+        return self._instance.shown_as(type(self).__name__)
 
     async def __aexit__(
         self,

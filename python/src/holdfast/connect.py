@@ -56,6 +56,7 @@ class Prepared(NamedTuple):
     """A client of which everything that is needed is known."""
 
     make: Callable[[], Driver]
+    kind: type
 
 
 async def connect(url: str) -> Driver:
@@ -80,7 +81,7 @@ def check_store(store: object) -> object:
     if _client_entry(store) == _CLIENTS["sqlite3"]:
         # Here, because a connection of sqlite3 may be used only in the thread that opened it.
         prepare = cast("Callable[[object], Callable[[], Driver]]", _import("sqlite:beside_tables_of"))
-        return Prepared(prepare(store))
+        return Prepared(prepare(store), type(store))
     return store
 
 
@@ -94,6 +95,18 @@ async def driver_from(store: object) -> Opened:
         return Opened(store.make(), True)
     # The driver belongs to the instance, although the client does not: drivers never close a client they were given.
     return Opened(await _made(_import(_client_entry(store))(store)), True)
+
+
+def shown_store(store: object) -> str:
+    """What `repr` shows of a store. It shows no password: not the settings of a client, and of a URL only the place."""
+    if isinstance(store, str):
+        return str(redacted_url(store))
+    if isinstance(store, os.PathLike):
+        return f"sqlite:{os.fspath(store)!s}"
+    if is_driver(store):
+        return repr(store) if type(store).__module__.startswith(f"{__package__}.") else f"a {type(store).__qualname__}"
+    kind = store.kind if isinstance(store, Prepared) else type(store)
+    return f"a client ({kind.__module__}.{kind.__qualname__})"
 
 
 async def _made(driver: Any) -> Driver:

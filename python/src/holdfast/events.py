@@ -36,4 +36,4 @@ class _Process(Observable):
 
 
 on = _Process().on
-"""As `on` of an instance, for all instances of the process."""
+"""Like `on` of an instance, for all instances of the process."""

@@ -44,6 +44,9 @@ class Fence:
         # Without it, a smaller token could be stored after a larger one that another thread has accepted meanwhile.
         self._mutex = threading.Lock()
 
+    def __repr__(self) -> str:
+        return f"<Fence of {len(self._largest)} resources>"
+
     def accept(self, resource: str, token: Token) -> None:
         """Accepts the token if no larger one has been seen for the resource, and remembers it.
 
@@ -103,7 +106,7 @@ def postgres_fence(transaction: Any, *, schema: str = "public") -> PostgresFence
 
 
 def sync_postgres_fence(transaction: Any, *, schema: str = "public") -> SyncPostgresFence:
-    """As `postgres_fence`, for a Session or Connection of SQLAlchemy, or a connection of psycopg or psycopg2::
+    """Like `postgres_fence`, for a Session or Connection of SQLAlchemy, or a connection of psycopg or psycopg2::
 
         with Session(engine) as session, session.begin():
             sync_postgres_fence(session).accept("account:7", lease)

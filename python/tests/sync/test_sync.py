@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any, Callable, Iterator, List
 
@@ -281,6 +284,25 @@ def test_it_cannot_be_used_in_its_own_event_loop(lock: SyncDistributedLock) -> N
         return "refused"
 
     assert portal().call(use) == "refused"
+
+
+async def test_it_warns_where_it_blocks_an_event_loop_and_not_in_its_threads(url: str) -> None:
+    with SyncDistributedLock(url) as lock, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        # The warning names the line of the caller.
+        with lock.lock("job"):
+            first = len(caught)
+        assert first == 1 and caught[0].filename == __file__ and "asyncio.to_thread" in str(caught[0].message)
+        assert lock.acquire("job") and len(caught) > first
+        assert await asyncio.to_thread(lock.release, "job")
+        warnings.simplefilter("error")
+        refused: List[Callable[[], object]] = [lambda: lock.acquire("a"), lambda: lock.hold("a"), lock.ping]
+        for call in [*refused, lock.lock("a").__enter__]:
+            with pytest.raises(RuntimeWarning, match="runs an event loop"):
+                call()
+        gc.collect()
+        warnings.simplefilter("ignore")
+        assert not lock.is_locked("a")
 
 
 def test_readers_writers_and_permits(url: str) -> None:

@@ -1,0 +1,1 @@
+"""Leader election: what `LeaderElection` is made of."""

@@ -1,3 +1,5 @@
+"""Follows who leads: `LeaderElection.observe`."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, AsyncIterator, Awaitable, Callable, Optional, Union

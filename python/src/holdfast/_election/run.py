@@ -1,3 +1,5 @@
+"""Campaigns, leads and campaigns again: `LeaderElection.run`."""
+
 from __future__ import annotations
 
 import asyncio

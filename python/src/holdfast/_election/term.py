@@ -1,3 +1,5 @@
+"""The time of one candidate as the leader."""
+
 from __future__ import annotations
 
 import asyncio
@@ -120,7 +122,7 @@ class Term:
             self._on_change()
 
     def __repr__(self) -> str:
-        return f"<Term {self.term} of {self.name!r}, {'held' if self.held else 'not held'}>"
+        return f"<Term {self.term} of {self.name!r} by {self.holder_id}, {'held' if self.held else 'not held'}>"
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:

@@ -1,0 +1,1 @@
+"""Once-only jobs: what `OnceOnly` is made of."""

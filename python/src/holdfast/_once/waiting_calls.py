@@ -1,3 +1,5 @@
+"""Calls that wait for the result of a run elsewhere."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,0 +1,1 @@
+"""Rate limits: what `RateLimiter` is made of."""

@@ -1,3 +1,5 @@
+"""The limiter that answers while the store cannot be reached."""
+
 from __future__ import annotations
 
 import math

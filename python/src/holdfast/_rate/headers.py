@@ -1,3 +1,5 @@
+"""The HTTP header fields of a rate limiter."""
+
 from __future__ import annotations
 
 import json
@@ -29,6 +31,9 @@ class RateLimitHeaders:
         self._names = _checked_names([_name(each, len(limits)) for each in limits] if names is None else names, limits)
         self.policy = ", ".join(f'"{name}"{_policy(each)}' for name, each in zip(self._names, limits))
         """`RateLimit-Policy`: the same in every response."""
+
+    def __repr__(self) -> str:
+        return f"<RateLimitHeaders {self.policy}>"
 
     def fields(self, result: RateLimitResult, *, cost: int = 1) -> dict[str, str]:
         """All fields of a response. While a fallback answers, these limits do not apply, so only `Retry-After` is."""

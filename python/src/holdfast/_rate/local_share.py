@@ -1,3 +1,5 @@
+"""Units of a rate limit that are taken in blocks and handed out in this process."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""Refusals that are repeated without a round trip until their time has passed."""
+
 from __future__ import annotations
 
 import math

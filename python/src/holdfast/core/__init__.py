@@ -1,0 +1,1 @@
+"""What a lock means, on any store: claims, leases, renewals, waiting."""

@@ -1,3 +1,5 @@
+"""Counts the work of an instance that is in flight."""
+
 from __future__ import annotations
 
 import asyncio

@@ -291,8 +291,8 @@ class Lease:
             pass
 
     def __repr__(self) -> str:
-        state = "held" if self.held else "not held"
-        return f"<{type(self).__name__} {self.lock_name!r} token {self.fencing_token}, {state}>"
+        state = "held" if self.peek_held() else "not held"
+        return f"<Lease {self.lock_name!r} of {self.holder_id}, token {self.fencing_token}, {state}>"
 
 
 class HeldLease(Lease):

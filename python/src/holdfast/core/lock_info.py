@@ -1,3 +1,5 @@
+"""Who holds a lock."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

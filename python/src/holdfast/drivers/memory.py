@@ -63,6 +63,9 @@ class MemoryDriver:
         self._closed = False
         self._listeners: set[DriverListener] = set()
 
+    def __repr__(self) -> str:
+        return f"<MemoryDriver on memory {id(self.store):#x}>"
+
     async def acquire(self, claims: Sequence[Claim]) -> Sequence[Union[Grant, Refusal, Exception]]:
         self._assert_open()
         answers: list[Union[Grant, Refusal, Exception]] = []

@@ -116,6 +116,9 @@ class PlainFunctionsDriver:
         self._statements = {name: text.replace(':"schema"', quoted) for name, text in sql.items()}
         self._closed = False
 
+    def __repr__(self) -> str:
+        return f"<PlainFunctionsDriver on a client ({type(self._handle).__module__}.{type(self._handle).__qualname__})>"
+
     async def acquire(self, claims: Sequence[Claim]) -> Sequence[Union[Grant, Refusal, Exception]]:
         for claim in claims:
             if claim.mode != "exclusive" or claim.force_up_to is not None or claim.group is not None:

@@ -193,6 +193,9 @@ class PostgresDriver:
     def place(self) -> Optional[str]:
         return self._connections.place
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self.place or 'a client'}>"
+
     async def acquire(self, claims: Sequence[Claim]) -> Sequence[Union[Grant, Refusal, Exception]]:
         """Claims with force and groups are rare. So a list that has some is sent in parts, in order: each claim with
         force is a call of its own, and so is each run of groups. A failure counts for its own part only."""

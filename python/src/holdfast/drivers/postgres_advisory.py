@@ -158,6 +158,9 @@ class PostgresAdvisoryDriver:
     def place(self) -> Optional[str]:
         return self._connections.place
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self.place or 'a client'}>"
+
     async def acquire(self, claims: Sequence[Claim]) -> Sequence[Union[Grant, Refusal, Exception]]:
         return await self._with_store_errors(lambda: self._acquire(claims))
 

@@ -154,6 +154,9 @@ class SqliteDriver:
         busy_until = _busy_until()
         await self._submit(lambda: self._connection.read(lambda: None, busy_until))
 
+    def __repr__(self) -> str:
+        return f"<SqliteDriver on {self.place}>"
+
     async def acquire(self, claims: Sequence[Claim]) -> Sequence[Union[Grant, Refusal, Exception]]:
         def part(claims: Sequence[Claim], busy_until: float) -> list[Union[Grant, Refusal, Exception]]:
             return self._each_lease(

@@ -92,7 +92,7 @@ class SyncTerm:
             pass
 
     def __repr__(self) -> str:
-        return f"<SyncTerm {self.term} of {self.name!r}, {'held' if self.held else 'not held'}>"
+        return f"<SyncTerm {self.term} of {self.name!r} by {self.holder_id}, {'held' if self.held else 'not held'}>"
 
 
 async def _resign(term: SyncTerm) -> None:

@@ -32,6 +32,10 @@ class SyncInstance(Observable):
         """Whether `close` has been called."""
         return self._inner.closed
 
+    @property
+    def _loop(self) -> None:
+        """It is used in threads."""
+
     def ping(self) -> None:
         """Opens the store unless it is open, and proves that it works. Raises `StoreError`."""
         portal().run(self._inner.ping())
@@ -39,7 +43,10 @@ class SyncInstance(Observable):
     def close(self, *, drain_seconds: Seconds = 0, deadline_seconds: Seconds = CLOSE_TIMEOUT_MS / 1_000) -> None:
         """Gives up what waits, lets running work end for `drain_seconds`, releases what is held, and closes the store
         if this instance opened it. Blocks that still run then lose their leases."""
-        portal().run(self._inner.close(drain_seconds=drain_seconds, deadline_seconds=deadline_seconds))
+        portal().run(self._inner.close(drain_seconds=drain_seconds, deadline_seconds=deadline_seconds), is_end=True)
+
+    def __repr__(self) -> str:
+        return self._inner._instance.shown_as(type(self).__name__)
 
     def __exit__(
         self,

@@ -152,7 +152,7 @@ class SyncLease:
 
     def __repr__(self) -> str:
         state = "held" if self.held else "not held"
-        return f"<SyncLease {self.lock_name!r} token {self.fencing_token}, {state}>"
+        return f"<SyncLease {self.lock_name!r} of {self.holder_id}, token {self.fencing_token}, {state}>"
 
 
 @dataclass(frozen=True)
@@ -212,6 +212,9 @@ class SyncLeaseBlock(Generic[T, U]):
         self._shown = shown
         self._entered = False
 
+    def __repr__(self) -> str:
+        return f"<SyncLeaseBlock around {self._block!r}>"
+
     def __enter__(self) -> U:
         return self.enter(is_in_generator(sys._getframe().f_back))
 
@@ -250,7 +253,7 @@ class SyncLeaseBlock(Generic[T, U]):
         # Like `run_surely`, but without another function, at whose beginning an interrupt could come.
         try:
             self._block.end_running(exc_type, exc, traceback)
-            portal().run(self._leave(exc, threading.get_ident()))
+            portal().run(self._leave(exc, threading.get_ident()), is_end=True)
         except BaseException:
             portal().start(self._leave(exc, threading.get_ident()))
             raise

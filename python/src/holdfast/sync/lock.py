@@ -104,7 +104,7 @@ class SyncDistributedLock(SyncInstance):
 
     def release(self, lock_name: str) -> bool:
         """Releases this instance's lease on the name. True if it was still held. See `DistributedLock.release`."""
-        return portal().run(self._inner.release(lock_name))
+        return portal().run(self._inner.release(lock_name), is_end=True)
 
     def extend(self, lock_name: str, seconds: Seconds) -> bool:
         """Sets this instance's lease on the name to end `seconds` from now: they are not added to what is
@@ -113,7 +113,7 @@ class SyncDistributedLock(SyncInstance):
 
     def release_all(self) -> None:
         """Releases everything that this instance holds. Blocks that run under a lease lose it."""
-        portal().run(self._inner.release_all())
+        portal().run(self._inner.release_all(), is_end=True)
 
     def force_release(self, lock_name: str, *, by: str) -> List[LockInfo]:
         """Ends the leases on the name of any holder, and returns those that it ended. See

@@ -70,7 +70,7 @@ class SyncNamedLock:
         if own is None:
             return self._lock.release(self._lock_name)
         inner = self._lock._inner
-        return portal().run(inner._release(inner._claims.reentry.innermost(self._lock_name)))
+        return portal().run(inner._release(inner._claims.reentry.innermost(self._lock_name)), is_end=True)
 
     def extend(self, seconds: Seconds) -> bool:
         """Sets the lease to end `seconds` from now: they are not added to what is left. False if this thread does not

@@ -12,6 +12,7 @@ import os
 import queue
 import sys
 import threading
+import warnings
 from contextvars import copy_context
 from typing import Any, Awaitable, Callable, Coroutine, Generic, Optional, TypeVar
 
@@ -31,14 +32,23 @@ class Portal:
         self._thread = threading.Thread(target=self._run_loop, name="holdfast", daemon=True)
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, T], discard: Optional[Callable[[T], Awaitable[object]]] = None) -> T:
+    def run(
+        self,
+        work: Coroutine[Any, Any, T],
+        discard: Optional[Callable[[T], Awaitable[object]]] = None,
+        *,
+        is_end: bool = False,
+    ) -> T:
         """Returns what the coroutine returns. It sees the context variables of the calling thread.
 
         If the calling thread is interrupted (Ctrl-C, or a signal handler that raises), the coroutine is cancelled and
         its end is awaited. A result that it returns nevertheless, and that the caller never gets, goes to `discard`.
-        Its first step is always taken: a release that is interrupted has been sent.
+        Its first step is always taken: a release that is interrupted has been sent. `is_end`: a release or the like,
+        which raises no warning, because warnings may be errors.
         """
         self._assert_can_wait(work)
+        if not is_end:
+            _warn_of_blocked_loop(work)
         running: Optional[_Running[T]] = None
         try:
             running = _Running(self._loop, work)
@@ -72,6 +82,7 @@ class Portal:
         call_back = CallBack()
         work = make(call_back)
         self._assert_can_wait(work)
+        _warn_of_blocked_loop(work)
         running = _Running(self._loop, work, call_back.close)
         try:
             running.begin()
@@ -104,6 +115,28 @@ class Portal:
                 # `sys.exit()` in a callback ends an event loop. All heartbeats would end with it, and every later call
                 # would wait for ever.
                 log.exception("a callback tried to end the event loop of the synchronous API")
+
+
+def _warn_of_blocked_loop(work: Coroutine[Any, Any, Any]) -> None:
+    """Not an error: in a notebook, an event loop always runs."""
+    if asyncio._get_running_loop() is None:
+        return
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    try:
+        warnings.warn(_BLOCKS_A_LOOP, RuntimeWarning, stacklevel=level)
+    except Warning:
+        work.close()
+        raise
+
+
+_PACKAGE = __name__.partition(".")[0] + "."
+_BLOCKS_A_LOOP = (
+    "the synchronous API of Holdfast is called in a thread that runs an event loop: the loop is blocked until the call "
+    "returns, and a wait for a lock that one of its tasks holds ends only with its time. Use DistributedLock, or "
+    "asyncio.to_thread"
+)
 
 
 class _Running(Generic[T]):
@@ -294,7 +327,7 @@ def run_surely(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     is the event loop's own thread, which has collected an unfinished generator: otherwise the heartbeat would renew a
     lease that no one can release. `make` may be called twice, and its second coroutine then does nothing."""
     try:
-        return portal().run(make())
+        return portal().run(make(), is_end=True)
     except BaseException:
         portal().start(make())
         raise

@@ -41,6 +41,9 @@ class PostgresFence:
         self._transaction = transaction
         self._schema = schema
 
+    def __repr__(self) -> str:
+        return f"<PostgresFence in a transaction of {type(self._transaction).__module__}, schema {self._schema}>"
+
     async def accept(self, resource: str, token: Token) -> None:
         """Accepts the token if no larger one has been seen for the resource, and remembers it.
 
@@ -77,6 +80,9 @@ class SyncPostgresFence:
     def __init__(self, transaction: Any, schema: str = "public") -> None:
         self._transaction = transaction
         self._schema = schema
+
+    def __repr__(self) -> str:
+        return f"<SyncPostgresFence in a transaction of {type(self._transaction).__module__}, schema {self._schema}>"
 
     def accept(self, resource: str, token: Token) -> None:
         resource, fencing_token = check_resource(resource), token_of(token)

@@ -103,6 +103,9 @@ class RedisDriver:
     def place(self) -> Optional[str]:
         return self.link.place
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self.place or 'a client'}>"
+
     @property
     def capabilities(self) -> Capabilities:
         return CLUSTER_CAPABILITIES if self.link.cluster else CAPABILITIES

@@ -37,6 +37,9 @@ class RedisFence:
         self._scripts: dict[str, Script] = {}
         self._closed = False
 
+    def __repr__(self) -> str:
+        return f"<RedisFence on {self._link.place}>"
+
     async def set(self, key: Text, value: Text, token: Token, *options: Text) -> Any:
         """Runs `SET key value …options`, unless a larger token has been seen for this key. Returns the reply."""
         return await self.run(_protocol.read("redis/fence-set.lua"), keys=[key], args=[value, *options], token=token)

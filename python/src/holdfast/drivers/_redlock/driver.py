@@ -94,6 +94,9 @@ class RedlockDriver:
         # Takes a tenth of a second, once for each process: better here than in the first renewal.
         slot_tag(0)
 
+    def __repr__(self) -> str:
+        return f"<RedlockDriver on {len(self._nodes.all)} nodes, quorum {self._quorum}>"
+
     async def acquire(self, claims: Sequence[Claim]) -> Sequence[Union[Grant, Refusal, Exception]]:
         self._assert_open()
         refused = [self._unsupported(claim) for claim in claims]
