@@ -1,17 +1,19 @@
 -- Every statement of the PostgreSQL table driver, under its name. :"schema" is the quoted name of the schema that the
 -- migrations were run in. Lists are passed as array literals in text, so that every client sends them the same way.
+-- No list has a NULL: with array_nulls = off, it would be a text. Instead, a limit or a token of 0 and the metadata ''
+-- mean none.
 
 -- name: acquire
 -- Inputs: as holdfast_acquire. Outputs: answers, a JSON array of its answers
 CALL :"schema".holdfast_call_acquire($1::text::text[], $2::text::text[], $3::text::text[], $4::text::boolean[],
-  $5::text::bigint[], $6::text::bigint[], $7::text::float8[], $8::text::float8[], $9::text::text[], $10::text,
-  $11::text::boolean, NULL)
+  array_replace($5::text::bigint[], 0, NULL), $6::text::bigint[], $7::text::float8[], $8::text::float8[],
+  array_replace($9::text::text[], '', NULL), $10::text, $11::text::boolean, NULL)
 
 -- name: acquire_groups
 -- Inputs: lock names, claim ids, group ids, holder ids, times to live in ms, metadata, relaxed; the claims of a group
 -- are next to each other. Outputs: answers, a JSON array of the answers of holdfast_acquire_group
 CALL :"schema".holdfast_call_acquire_groups($1::text::text[], $2::text::text[], $3::text::text[], $4::text::text[],
-  $5::text::float8[], $6::text::text[], $7::text::boolean, NULL)
+  $5::text::float8[], array_replace($6::text::text[], '', NULL), $7::text::boolean, NULL)
 
 -- name: acquire_by_force
 -- Inputs and outputs: as holdfast_acquire_by_force
@@ -25,8 +27,8 @@ CALL :"schema".holdfast_call_change_leases($1::text::text[], $2::text::text[], $
 
 -- name: release
 -- Inputs: lock names, claim ids, tokens, relaxed. Outputs: answers, as holdfast_change_leases
-CALL :"schema".holdfast_call_change_leases($1::text::text[], $2::text::text[], $3::text::bigint[], NULL,
-  $4::text::boolean, NULL)
+CALL :"schema".holdfast_call_change_leases($1::text::text[], $2::text::text[],
+  array_replace($3::text::bigint[], 0, NULL), NULL, $4::text::boolean, NULL)
 
 -- name: listen_key
 -- Outputs: key, as holdfast_key. Also keeps the listening connection alive.

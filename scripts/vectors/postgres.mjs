@@ -30,8 +30,8 @@ export function advisoryKeys() {
 export function postgresArrays() {
   return {
     about:
-      'PostgreSQL array literals as text. texts, numbers, booleans: how lists are sent; null is NULL. readNumbers, ' +
-      'readBooleans: how lists that the server sends are read. A missing array reads as an empty list.',
+      'PostgreSQL array literals as text. texts, numbers, booleans: how lists are sent; null is an empty text or 0. ' +
+      'readNumbers, readBooleans: how lists that the server sends are read. A missing array reads as an empty list.',
     texts: [
       [],
       ['a'],

@@ -1,13 +1,15 @@
 import type { LeaseRef } from '../../core/driver.ts'
 
-/** PostgreSQL array literals as text, so that every client sends and receives lists in the same way. */
+/**
+ * PostgreSQL array literals as text, so that every client sends and receives lists in the same way. What is undefined
+ * is sent as the empty text or as 0: `statements.sql` says what that means.
+ */
 
-export function textArray(values: readonly (string | undefined)[]): string {
-  return `{${values.map((value) => (value === undefined ? 'NULL' : quoted(value))).join(',')}}`
-}
+export const textArray = (values: readonly (string | undefined)[]): string =>
+  `{${values.map((value = '') => quoted(value)).join(',')}}`
 
 export const numberArray = (values: readonly (number | undefined)[]): string =>
-  `{${values.map((value) => value ?? 'NULL').join(',')}}`
+  `{${values.map((value = 0) => value).join(',')}}`
 
 export const booleanArray = (values: readonly boolean[]): string =>
   `{${values.map((value) => (value ? 't' : 'f')).join(',')}}`

@@ -33,6 +33,9 @@ const clients: Record<string, () => PostgresClient & { end(): Promise<unknown> }
   }),
   'postgres without types and preparation': sql({ fetch_types: false, prepare: false }),
   'postgres with one connection and camel': sql({ max: 1, transform: postgres.camel }),
+  'pg with odd settings of its role': pool({
+    options: '-c array_nulls=off -c standard_conforming_strings=off -c extra_float_digits=0 -c datestyle=german',
+  }),
   'pg with types of its own': pool({ types: everyType }),
   'pg in binary': pool({ binary: true }),
   'pg in binary with types of its own': pool({ binary: true, types: everyType }),

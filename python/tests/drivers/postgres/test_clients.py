@@ -12,6 +12,7 @@ import psycopg_pool
 import pytest
 
 from holdfast import DistributedLock
+from holdfast.core.driver import LeaseRef
 from holdfast.drivers.postgres import migrate_postgres, postgres_driver
 from holdfast.drivers.postgres_advisory import postgres_advisory_driver
 from holdfast.errors import ClosedError, InvalidArgumentError, StoreError
@@ -318,4 +319,16 @@ async def test_the_driver_does_not_depend_on_how_the_client_converts_rows(
             assert await lease.extend(10)
         assert not await lock.is_locked(lock_name)
         await lock.close()
+        await driver.close()
+
+
+async def test_the_driver_does_not_depend_on_array_nulls(postgres_url: str, lock_name: str) -> None:
+    settings = {"array_nulls": "off", "standard_conforming_strings": "off"}
+    async with asyncpg.create_pool(postgres_url, min_size=1, max_size=2, server_settings=settings) as pool:
+        driver = postgres_driver(client=pool)
+        claims = [claim_on(f"{lock_name}:{each}", waiter_ttl_ms=60_000) for each in "ab"]
+        for each in claims:
+            await grant_of(driver, each)
+        await refusal_of(driver, claim_on(lock_name + ":a", waiter_ttl_ms=60_000))
+        assert await driver.release([LeaseRef(each.lock_name, each.claim_id) for each in claims]) == [True, True]
         await driver.close()

