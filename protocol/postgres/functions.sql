@@ -450,7 +450,7 @@ BEGIN
   END LOOP;
 
   IF v_asks AND fencing_token IS NULL AND p_claim.wait_ms > 0 THEN
-    place := (holdfast_join_queue(p_row, p_claim, true)).place;
+    place := (holdfast_join_queue(p_row, p_claim, NULL)).place;
     v_queued := true;
   END IF;
 
@@ -595,7 +595,8 @@ $$;
 -- Keeps a claim's place in the queue, or takes one. A place that it did not renew in time is lost, and it goes to the
 -- end: waiting_since of p_claim is when it asked.
 -- Inputs:  the name's row, read without a lock; the claim, as holdfast_grant_waiters takes it; whether to wait for a
---          locked row
+--          locked row (NULL: this transaction has locked it FOR UPDATE. It must not go through the gate then: others
+--          keep it closed that wait for this row)
 -- Outputs: place; NULL if the row is locked or gone, or if the claim holds the lock by now; seen, the row as it is now
 CREATE OR REPLACE FUNCTION holdfast_join_queue(
   p_row distributed_locks, p_claim holdfast_waiters, p_patient BOOLEAN, OUT place BIGINT, OUT seen distributed_locks
@@ -618,7 +619,7 @@ BEGIN
   IF place IS NOT NULL THEN
     RETURN;
   END IF;
-  seen := holdfast_lock_row(p_claim.lock_name, p_row.contended, p_patient, NULL);
+  seen := holdfast_lock_row(p_claim.lock_name, p_row.contended AND p_patient IS NOT NULL, p_patient, NULL);
   v_now := clock_timestamp();
   IF seen.lock_name IS NULL OR EXISTS (
     SELECT FROM holdfast_leases_on(p_claim.lock_name) WHERE claim_id = p_claim.claim_id)
@@ -971,7 +972,7 @@ BEGIN
         v_got := holdfast_decide_claim(p_names[v_at], p_claims[v_at], p_holders[v_at], false, NULL, 1, p_ttls[v_at], 0,
           p_metadata[v_at]::jsonb, '', v_asked, p_patience IS NOT NULL);
         IF v_got.fencing_token IS NULL THEN
-          v_refused := NOT v_got.not_known;
+          v_refused := v_got.not_known IS NOT TRUE;
           RAISE lock_not_available;
         END IF;
         v_events := v_events || v_got.events;
@@ -1835,7 +1836,7 @@ BEGIN
       -- are decided one by one. Or no row was waited for, but a file that grows on a slow disk. That needs patience.
       GET STACKED DIAGNOSTICS v_context = PG_EXCEPTION_CONTEXT;
       v_answers := array_fill(NULL::text, ARRAY[v_count]);
-      EXIT WHEN v_context ~ '\(\d+,\d+\)';
+      EXIT WHEN v_context ~ '[(][0-9]+,[0-9]+[)]';
     END;
   END LOOP;
   IF array_position(v_answers, NULL) IS NOT NULL THEN
@@ -1890,7 +1891,9 @@ BEGIN
         p_names[v_group.first : v_group.last], p_claims[v_group.first : v_group.last],
         p_holders[v_group.first : v_group.last], p_ttls[v_group.first : v_group.last],
         p_metadata[v_group.first : v_group.last], p_relaxed,
-        greatest(1, least(50, extract(epoch FROM v_until - clock_timestamp()) * 1000)));
+        -- Not without CASE: least() ignores a NULL.
+        CASE WHEN v_try = 2 THEN
+          greatest(1, least(50, extract(epoch FROM v_until - clock_timestamp()) * 1000)) END);
       v_answers[v_group.first : v_group.last] := v_found;
     END LOOP;
     EXIT WHEN array_position(v_answers, NULL) IS NULL;
@@ -1958,7 +1961,7 @@ BEGIN
       -- changed one by one. Or a file grows on a slow disk, as above.
       GET STACKED DIAGNOSTICS v_context = PG_EXCEPTION_CONTEXT;
       v_answers := array_fill(NULL::boolean, ARRAY[v_count]);
-      EXIT WHEN v_context ~ '\(\d+,\d+\)';
+      EXIT WHEN v_context ~ '[(][0-9]+,[0-9]+[)]';
     END;
   END LOOP;
   IF array_position(v_answers, NULL) IS NOT NULL THEN

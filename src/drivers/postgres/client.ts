@@ -50,7 +50,7 @@ export async function openConnections(target: PostgresTarget): Promise<PostgresC
     const Pool = poolIn(pg)
     const config = { max: POOL_SIZE, connectionTimeoutMillis: CONNECT_MS, keepAlive: true, allowExitOnIdle: true }
     const pool = new Pool({ ...config, ...pgConfig(target) })
-    return pgPoolConnections(pool, { owned: true, place: postgresPlace(target) })
+    return withReserve(pgPoolConnections(pool, { owned: true, place: postgresPlace(target) }))
   }
   const postgres = await importIfThere('postgres')
   if (postgres !== undefined) return openSqlConnections(postgres['default'] as CreateSql, target)
@@ -72,7 +72,30 @@ export function openSqlConnections(create: CreateSql, target: PostgresTarget): P
     backoff: (attempt: number) => Math.min(0.05 * 2 ** attempt, MAX_RETRY_SECONDS),
   }
   const open = (): PostgresSql => create(url, { ...own, ...unrefSockets({}), ...options })
-  return sqlConnections(open(), open)
+  return withReserve(sqlConnections(open(), open))
+}
+
+/**
+ * One connection is left to what keeps or ends a lease. A claim can wait half a second for a row that an open
+ * transaction has locked, and many of them would use up all connections for longer than a lease lasts.
+ */
+function withReserve(connections: PostgresConnections): PostgresConnections {
+  let free = POOL_SIZE - 1
+  const waiting: (() => void)[] = []
+  const inTurn =
+    (send: PostgresConnections['call']): PostgresConnections['call'] =>
+    async (text, values) => {
+      if (free > 0) free -= 1
+      else await new Promise<void>((resolve) => waiting.push(resolve))
+      try {
+        return await send(text, values)
+      } finally {
+        const next = waiting.shift()
+        if (next === undefined) free += 1
+        else next()
+      }
+    }
+  return { ...connections, query: inTurn(connections.query), call: inTurn(connections.call) }
 }
 
 /** The connections that a driver opened by a URL uses for its calls. One more listens for notifications. */

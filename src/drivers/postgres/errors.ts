@@ -63,9 +63,14 @@ function reasonFor(state: string | undefined, said: string, error: unknown): str
   return reasons[state] ?? reasons[state.slice(0, 2)] ?? 'refused the statement'
 }
 
-/** `lock_timeout` also ends waits for a file that another session makes grow. In every language, a row has a place. */
+/**
+ * `lock_timeout` also ends waits for a file that another session makes grow. In every language, the context of a row
+ * has its place. A second transaction that waits for a row shows none, but the statement, or the gate of its queue.
+ */
 const isOfRow = (error: unknown): boolean =>
-  /\(\d+,\d+\)/.test(String((error as { where?: unknown } | undefined)?.where ?? '(0,0)'))
+  /\(\d+,\d+\)|\bFOR (?:NO KEY |KEY )?(?:UPDATE|SHARE)\b|pg_advisory_xact_lock/.test(
+    String((error as { where?: unknown } | undefined)?.where ?? '(0,0)'),
+  )
 
 const FILE_GROWS = 'waited too long for a file to grow. Is the disk slow or full?'
 const BROKEN = 'could not be reached, or the connection broke'

@@ -61,6 +61,20 @@ describe.concurrent('postgres: groups', () => {
     }
   })
 
+  it('failure 44: a group of free names is granted before others wait for their rows', async () => {
+    const names = await Promise.all(Array.from({ length: 40 }, () => ended('locked')))
+    await using _ = await openTransaction(LOCK.replace('= $1', '= ANY ($1)'), names)
+    const whole = groupOn(unique('whole'))
+    const startedMs = performance.now()
+    const asked = driver.acquire([...whole, ...names.flatMap((name) => groupOn(name))], newCall())
+    await until('the grant', async () => (await rowsOn(whole[0]?.lockName ?? '')).length === 1)
+    const grantedMs = performance.now() - startedMs
+    const answers = await asked
+    // The first pass waits for no row. The second one, after the commit, waits for a quarter of a second.
+    assert.ok(grantedMs < (performance.now() - startedMs) / 2, `granted after ${grantedMs} ms`)
+    assert.deepEqual(answers.map(outcome), ['granted', ...names.map(() => 'error')])
+  })
+
   it('a group waits for a row that is locked only for a moment, and is granted', async () => {
     const members = groupOn(unique('z'), await ended('free'), unique('a'))
     assert.deepEqual(await outcomesBehind(LOCK, members), ['granted', 'granted', 'granted'])
@@ -190,7 +204,7 @@ async function waitingFor({ pid }: { readonly pid: number }): Promise<number> {
 }
 
 /** A statement in a transaction that stays open until the end of the block. */
-async function openTransaction(text: string, lockName: string) {
+async function openTransaction(text: string, lockName: string | readonly string[]) {
   const client = await pool.connect()
   await client.query('BEGIN')
   const { pid } = (await client.query('SELECT pg_backend_pid() AS pid')).rows[0] as { pid: number }

@@ -5,7 +5,7 @@ import pg from 'pg'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import type { Driver, Grant } from '../../../src/core/driver.ts'
 import { parseEvents } from '../../../src/drivers/postgres/notify-connection.ts'
-import { migratePostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
+import { migratePostgres, openPostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
 import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, granted, leasesOn, unique, until } from '../../harness/postgres-context.ts'
@@ -203,6 +203,37 @@ describe.concurrent('postgres: a row that another transaction keeps locked', () 
     assert.deepEqual(await driver.release([lease]), [true])
   })
 
+  it('is said to each of those that wait for it, and not that a file grows', async () => {
+    const [reader, exclusive] = [unique('reader'), unique('exclusive')]
+    const readers = [1, 2, 3].map(() => ({ ...claimOn(reader), mode: 'shared' as const }))
+    const held = await Promise.all(readers.map((claim) => granted(driver, claim)))
+    await granted(driver, { ...claimOn(exclusive), ttlMs: 1 })
+    await using _ = await openTransaction(LOCK, reader)
+    await using __ = await openTransaction(LOCK, exclusive)
+    const calls = [
+      ...readers.map((claim, at) => driver.renew([{ ...claim, fencingToken: held[at]?.fencingToken ?? 0 }])),
+      ...readers.map((claim) => driver.release([claim])),
+      ...readers.map(() => driver.acquire([claimOn(exclusive)], newCall())),
+    ]
+    for (const answer of await Promise.allSettled(calls)) {
+      assert.match(String(answer.status === 'rejected' && answer.reason), /locked by another transaction/)
+    }
+  })
+
+  it('costs a process that opened its driver by URL no other lease, however many claims wait for the row', async () => {
+    const opened = await openPostgres(`${url}?holdfast_schema=${schema}`)
+    const lock = new DistributedLock({ driver: opened })
+    const made = unique('made')
+    await using _ = await openTransaction(`SELECT acquire_lock($1, 'open')`, made)
+    const lease = await lock.hold(unique('kept'), { timeoutSeconds: 2, heartbeat: true })
+    const claims = Array.from({ length: 48 }, () => opened.acquire([claimOn(made)], newCall()))
+    // Each waits for half a second.
+    await Promise.allSettled(claims)
+    assert.equal(lease.held, true)
+    await lock.close()
+    await opened.close()
+  })
+
   it('blocks no waiter that keeps or leaves its place, and no claim that is refused without waiting', async () => {
     const holder = claimOn(unique('held'))
     const { lockName } = holder
@@ -304,6 +335,35 @@ describe.concurrent('postgres: a place in the queue', () => {
   })
 })
 
+describe.concurrent('postgres: a claim that joins the queue of a lock that it hands over', () => {
+  it('does not wait for those that wait for it', async () => {
+    const [holder] = await acquireAll(1)
+    assert.ok(holder)
+    const { lockName } = holder
+    const [dead, next] = [claimOn(lockName, 60_000), claimOn(lockName, 60_000)]
+    for (const claim of [dead, next]) await driver.acquire([claim], newCall())
+    for (const [table, { claimId }] of [
+      ['distributed_locks', holder],
+      ['holdfast_waiters', dead],
+    ] as const)
+      await pool.query(`UPDATE ${table} SET expires_at = clock_timestamp() WHERE claim_id = $1`, [claimId])
+    // The first one stops when it hands the lock over. By then the second one waits for it.
+    const transaction = await openTransaction(
+      `SELECT FROM holdfast_waiters WHERE lock_name = $1 AND place =
+      (SELECT max(place) FROM holdfast_waiters WHERE lock_name = $1) FOR UPDATE`,
+      lockName,
+    )
+    const first = driver.acquire([claimOn(lockName, 60_000)], newCall())
+    await until('the first one to stop', async () => (await waitingFor(transaction)) === 1)
+    const second = driver.acquire([claimOn(lockName, 60_000)], newCall())
+    await until('the second one to wait for it', async () => (await waitersFor(transaction)) === 2)
+    await transaction.commit()
+    const ahead = (await Promise.all([first, second])).flat().map((answer) => 'ahead' in answer && answer.ahead)
+    assert.deepEqual(ahead, [0, 1])
+    assert.equal((await leasesOn(driver, lockName))[0]?.claimId, next.claimId)
+  })
+})
+
 describe.concurrent('postgres: a hand-over that is not committed yet', () => {
   it('grants readers that ask at that moment, and none waits for another', async () => {
     const [writer] = await acquireAll(1)
@@ -382,6 +442,14 @@ const RELEASE = `SELECT holdfast_change_leases(ARRAY[lock_name], ARRAY[claim_id]
 /** How many transactions wait for this one to end. */
 async function waitingFor({ pid }: { readonly pid: number }): Promise<number> {
   const text = 'SELECT count(*)::integer AS waiting FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))'
+  return (await pool.query(text, [pid])).rows[0].waiting
+}
+
+/** As `waitingFor`, and those that wait for these. */
+async function waitersFor({ pid }: { readonly pid: number }): Promise<number> {
+  const text = `WITH RECURSIVE waiting (pid) AS (SELECT $1::integer UNION
+    SELECT a.pid FROM waiting w, pg_stat_activity a WHERE w.pid = ANY (pg_blocking_pids(a.pid)))
+    SELECT count(*)::integer - 1 AS waiting FROM waiting`
   return (await pool.query(text, [pid])).rows[0].waiting
 }
 

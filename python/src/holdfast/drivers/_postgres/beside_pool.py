@@ -38,7 +38,7 @@ class BesidePool:
         failure: Optional[_NotOpenedError] = None
         if time.monotonic() >= self._open_again_at:
             try:
-                return await self._own.query(text, values)
+                return await self._own.urgent(text, values)
             except _NotOpenedError as error:
                 failure = error
             self._open_again_at = time.monotonic() + _OPEN_AGAIN_SECONDS

@@ -30,6 +30,7 @@ _POOLER = (
     "client without prepared statements (asyncpg: statement_cache_size=0, psycopg: prepare_threshold=None)"
 )
 _ROW_LOCKED = "its row has been locked by another transaction for too long. End that transaction"
+_OF_ROW = re.compile(r"\(\d+,\d+\)|\bFOR (?:NO KEY |KEY )?(?:UPDATE|SHARE)\b|pg_advisory_xact_lock")
 _FILE_GROWS = "waited too long for a file to grow. Is the disk slow or full?"
 
 _REASONS = {
@@ -85,14 +86,15 @@ def sql_state(error: Optional[BaseException]) -> Optional[str]:
 
 
 def _is_of_row(error: Optional[BaseException]) -> bool:
-    """`lock_timeout` also ends waits for a file that another session makes grow. In every language, a row has a place
-    in the context of the error."""
+    """`lock_timeout` also ends waits for a file that another session makes grow. In every language, the context of a
+    row has its place. A second transaction that waits for a row shows none, but the statement, or the gate of its
+    queue."""
     for _ in range(4):
         if error is None:
             return True
         context = getattr(error, "context", None) or getattr(getattr(error, "diag", None), "context", None)
         if isinstance(context, str):
-            return re.search(r"\(\d+,\d+\)", context) is not None
+            return _OF_ROW.search(context) is not None
         error = getattr(error, "orig", None) or error.__cause__
     return True
 

@@ -32,6 +32,7 @@ class OwnPool:
         self._size = size
         self._idle: list[DedicatedConnection] = []
         self._waiting: Deque[asyncio.Future[None]] = deque()
+        self._urgent: Deque[asyncio.Future[None]] = deque()
         self._used = 0
         self._pid = os.getpid()
         self._closed = False
@@ -39,15 +40,21 @@ class OwnPool:
     async def query(self, text: str, values: Values) -> Sequence[Row]:
         """A call may get a connection that the server has just ended because it was idle. Nothing was done then, so the
         call is sent again. After any other failure the outcome is unknown, and only the core may repeat the call."""
+        return await self._query(text, values, False)
+
+    async def urgent(self, text: str, values: Values) -> Sequence[Row]:
+        """Keeps or ends a lease. One connection is left to this: a claim can wait half a second for a row that an open
+        transaction has locked, and many of them would use up all connections for longer than a lease lasts."""
+        return await self._query(text, values, True)
+
+    async def _query(self, text: str, values: Values, is_urgent: bool) -> Sequence[Row]:
         for _ in range(_MAX_TRIES - 1):
             try:
-                return await self._query_once(text, values)
+                return await self._query_once(text, values, is_urgent)
             except Exception as error:
                 if sql_state(error) != _IDLE_SESSION_TIMEOUT:
                     raise
-        return await self._query_once(text, values)
-
-    urgent = query
+        return await self._query_once(text, values, is_urgent)
 
     async def dedicate(self, *, prepares: bool = False) -> DedicatedConnection:
         self._check_open()
@@ -55,15 +62,17 @@ class OwnPool:
 
     async def close(self) -> None:
         self._closed = True
-        waiting, self._waiting = self._waiting, deque()
+        waiting = [*self._urgent, *self._waiting]
+        self._urgent.clear()
+        self._waiting.clear()
         for turn in waiting:
             turn.set_result(None)
         idle, self._idle = self._idle, []
         if os.getpid() == self._pid:
             await asyncio.gather(*(connection.close() for connection in idle), return_exceptions=True)
 
-    async def _query_once(self, text: str, values: Values) -> Sequence[Row]:
-        connection = await self._take()
+    async def _query_once(self, text: str, values: Values, is_urgent: bool) -> Sequence[Row]:
+        connection = await self._take(is_urgent)
         usable = False
         try:
             rows = await connection.fetch(text, values)
@@ -78,9 +87,9 @@ class OwnPool:
         finally:
             self._give_back(connection, usable)
 
-    async def _take(self) -> DedicatedConnection:
+    async def _take(self, is_urgent: bool) -> DedicatedConnection:
         self._check_open()
-        await self._enter()
+        await self._enter(is_urgent)
         try:
             self._check_open()
             while self._idle:
@@ -93,17 +102,23 @@ class OwnPool:
             self._leave()
             raise
 
-    async def _enter(self) -> None:
-        if self._used < self._size:
+    async def _enter(self, is_urgent: bool) -> None:
+        if self._used < (self._size if is_urgent else self._size - 1):
             self._used += 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        waiting = self._urgent if is_urgent else self._waiting
+        waiting.append(turn)
         try:
             await asyncio.wait({turn}, timeout=deadlines.QUERY_SECONDS)
+        except BaseException:
+            # Its turn may have come at the moment of the cancellation.
+            if turn.done():
+                self._leave()
+            raise
         finally:
             if not turn.done():
-                self._waiting.remove(turn)
+                waiting.remove(turn)
         if not turn.done():
             raise StoreError(f"all {self._size} connections of the postgres driver have been busy for too long")
 
@@ -116,7 +131,9 @@ class OwnPool:
 
     def _leave(self) -> None:
         """The next one that waits takes the place over. A call that comes meanwhile must not count it as free."""
-        if self._waiting:
+        if self._urgent:
+            self._urgent.popleft().set_result(None)
+        elif self._waiting and self._used < self._size:
             self._waiting.popleft().set_result(None)
         else:
             self._used -= 1
