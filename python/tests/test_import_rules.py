@@ -10,6 +10,7 @@ from typing import Iterator, NamedTuple
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src/holdfast"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "protocol" not in path.parts)
+TELEMETRY = ("prometheus_client", "opentelemetry")
 CLIENTS = ("redis", "asyncpg", "psycopg", "psycopg_pool", "sqlalchemy")
 # Beside its own parts and drivers/_shared.
 DRIVERS_THAT_SHARE = {"redlock": {"redis"}, "postgres_advisory": {"postgres"}, "plain_functions": {"postgres"}}
@@ -120,7 +121,7 @@ def test_every_folder_is_a_package_because_the_wheel_contains_only_packages():
 
 
 def test_importing_the_package_imports_no_client_of_a_store():
-    code = f"import sys, holdfast; print(*(name for name in {CLIENTS + ('sqlite3',)} if name in sys.modules))"
+    code = f"import sys, holdfast; print(*(name for name in {CLIENTS + TELEMETRY + ('sqlite3',)} if name in sys.modules))"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert printed.stdout.split() == []
 

@@ -45,9 +45,15 @@ function histogramLines(name: string, metric: Metric, { values, buckets, sum }: 
   let count = 0
   const lines = buckets.map((inBucket, at) => {
     count += inBucket
-    return `${name}_bucket${labels(metric, values, String(metric.buckets?.[at] ?? '+Inf'))} ${count}`
+    return `${name}_bucket${labels(metric, values, boundText(metric.buckets?.[at]))} ${count}`
   })
   return [...lines, `${name}_sum${labels(metric, values)} ${sum}`, `${name}_count${labels(metric, values)} ${count}`]
+}
+
+/** As OpenMetrics wants it, and as the Python client writes it: series with `le="1"` and `le="1.0"` would be different. */
+function boundText(bound: number | undefined): string {
+  if (bound === undefined) return '+Inf'
+  return Number.isInteger(bound) ? `${bound}.0` : `${bound}`
 }
 
 function labels({ labels: names }: Metric, values: readonly string[], le?: string): string {

@@ -7,8 +7,8 @@ import { freePort } from './ports.ts'
 import { launch, type Server } from './server-process.ts'
 
 export interface PrometheusOptions {
-  /** The port of 127.0.0.1 whose /metrics is scraped. */
-  target: number
+  /** For each job, the port of 127.0.0.1 whose /metrics is scraped. */
+  targets: Record<string, number>
   scrapeMs: number
   /** Files with rules, which are evaluated as often. */
   rules: string[]
@@ -32,7 +32,7 @@ export interface Rule {
   lastError?: string
 }
 
-export async function startPrometheus({ target, scrapeMs, rules }: PrometheusOptions): Promise<Prometheus> {
+export async function startPrometheus({ targets, scrapeMs, rules }: PrometheusOptions): Promise<Prometheus> {
   const { path, env } = (await findBinaries(['prometheus'])).prometheus
   const port = await freePort()
   const folder = makeFolder('prometheus')
@@ -42,7 +42,10 @@ export async function startPrometheus({ target, scrapeMs, rules }: PrometheusOpt
   const settings = {
     global: { scrape_interval: `${scrapeMs}ms`, scrape_timeout: `${scrapeMs}ms`, evaluation_interval: `${scrapeMs}ms` },
     rule_files: rules,
-    scrape_configs: [{ job_name: 'service', static_configs: [{ targets: [`127.0.0.1:${target}`] }] }],
+    scrape_configs: Object.entries(targets).map(([job_name, target]) => ({
+      job_name,
+      static_configs: [{ targets: [`127.0.0.1:${target}`] }],
+    })),
   }
   writeFileSync(config, JSON.stringify(settings))
   const url = `http://127.0.0.1:${port}`

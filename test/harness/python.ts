@@ -17,6 +17,7 @@ const DEBIAN_PACKAGES = {
   httpx: 'python3-httpx',
   hypothesis: 'python3-hypothesis',
   mypy: 'mypy',
+  prometheus_client: 'python3-prometheus-client',
   psycopg: 'python3-psycopg',
   psycopg2: 'python3-psycopg2',
   psycopg_pool: 'python3-psycopg-pool',

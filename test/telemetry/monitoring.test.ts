@@ -1,8 +1,10 @@
+import { type ChildProcessByStdio, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
+import type { Readable, Writable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
 import { DistributedLock, HoldfastError, type LockEvent, RateLimiter } from '../../src/index.ts'
@@ -13,31 +15,41 @@ import { makeFolder } from '../harness/folders.ts'
 import { freePort } from '../harness/ports.ts'
 import { until } from '../harness/processes.ts'
 import { type Prometheus, promtool, startPrometheus } from '../harness/prometheus.ts'
+import { assertPython, python } from '../harness/python.ts'
+import { reapProcess } from '../harness/reaper.ts'
 
 const files = join(import.meta.dirname, '../../examples/monitoring')
 const rules = join(files, 'alerts.yml')
 
-/** Every query of the dashboard, with the values that Grafana would put in. */
+/** The services of both languages, as Grafana's variable `$job` has them. */
+const JOBS = ['node', 'python']
+
+/** Every query of the dashboard, with the values that Grafana would put in for one service. */
 const queries = (
   JSON.parse(readFileSync(join(files, 'dashboard.json'), 'utf8')) as {
     panels: { title: string; targets: { expr: string }[] }[]
   }
 ).panels.flatMap(({ title, targets }) =>
-  targets.map(({ expr }): [title: string, query: string] => [
-    title,
-    expr
-      .replaceAll('$__rate_interval', '10s')
-      .replaceAll('$__range', '1m')
-      .replaceAll(/\$(?:job|lock)\b/g, '.*'),
-  ]),
+  targets.flatMap(({ expr }) =>
+    JOBS.map((job): [title: string, query: string] => [
+      title,
+      expr
+        .replaceAll('$__rate_interval', '10s')
+        .replaceAll('$__range', '1m')
+        .replaceAll(/\$job\b/g, job)
+        .replaceAll(/\$lock\b/g, '.*'),
+    ]),
+  ),
 )
 
+const packageOfPython = join(import.meta.dirname, '../../python')
 const { redis = [], postgres = '' } = inject('servers')
 const folder = makeFolder('monitoring')
 const ended = new AbortController()
 const work: Promise<void>[] = []
 let metrics: PrometheusMetrics
 let server: Server
+let pythonService: ChildProcessByStdio<Writable, Readable, Readable> | undefined
 let prometheus: Prometheus
 
 beforeAll(async () => {
@@ -49,18 +61,39 @@ beforeAll(async () => {
   await once(server, 'listening')
   const { port } = server.address() as AddressInfo
   const stores = [redis[0] ?? '', postgres, `sqlite:${join(folder.path, 'locks.db')}`]
-  work.push(...stores.map(useLocks), useDeadStore(`redis://127.0.0.1:${await freePort()}`))
-  prometheus = await startPrometheus({ target: port, scrapeMs: 250, rules: [rules] })
+  const deadStore = `redis://127.0.0.1:${await freePort()}`
+  work.push(...stores.map(useLocks), useDeadStore(deadStore))
+  const targets = { node: port, python: await startPythonService(redis[0] ?? '', deadStore) }
+  prometheus = await startPrometheus({ targets, scrapeMs: 250, rules: [rules] })
 })
 
 afterAll(async () => {
   ended.abort()
   await Promise.all(work)
+  pythonService?.stdin.end()
   await prometheus?.[Symbol.asyncDispose]()
   server?.close()
   metrics?.close()
   folder.remove()
 })
+
+/** Returns the port of its metrics. It does in Python what the rest of this file does in Node. */
+async function startPythonService(...urls: string[]): Promise<number> {
+  await assertPython()
+  const service = spawn(python, [join(packageOfPython, 'tests/support/metrics_service.py'), ...urls], {
+    env: { ...process.env, PYTHONPATH: join(packageOfPython, 'src') },
+    stdio: ['pipe', 'pipe', 'pipe'],
+  })
+  pythonService = service
+  if (service.pid !== undefined) reapProcess(service.pid)
+  let printed = ''
+  service.stderr.on('data', (text) => {
+    printed += text
+  })
+  const [port] = await Promise.race([once(service.stdout, 'data'), once(service, 'exit').then(() => [])])
+  if (port === undefined) throw new Error(`the Python service has ended:\n${printed}`)
+  return Number(port)
+}
 
 /** Does again and again what a service does on a busy day. */
 async function useLocks(url: string): Promise<void> {
@@ -119,7 +152,7 @@ describe('the metrics of a run on Redis, PostgreSQL and SQLite', () => {
     const names = metricIds.map((id) =>
       METRICS[id].kind === 'histogram' ? `${prometheusName(id)}_count` : prometheusName(id),
     )
-    let missing = names
+    let missing = names.flatMap((name) => JOBS.map((job) => `${name}{job="${job}"}`))
     await until(
       async () => {
         const found = await Promise.all(missing.map(async (name) => (await prometheus.query(name)).length > 0))
@@ -128,7 +161,19 @@ describe('the metrics of a run on Redis, PostgreSQL and SQLite', () => {
       },
       { ...SOON, failure: () => `Prometheus has no ${missing.join(', ')}` },
     )
-    expect(await prometheus.query('up')).toEqual([{ labels: expect.anything(), value: 1 }])
+    // One scrape of a busy machine may take too long.
+    const up = await prometheus.query('max_over_time(up[1m])')
+    expect(up.map(({ labels, value }) => [labels['job'], value]).sort()).toEqual(JOBS.map((job) => [job, 1]))
+  })
+
+  it('have the same series from Python and Node: the names of labels, and the bounds of buckets', async () => {
+    const shapes = async (job: string): Promise<string[]> => {
+      const found = await prometheus.query(`{__name__=~"holdfast_.+", job="${job}"}`)
+      const shape = ({ le = '', ...labels }: Record<string, string>): string =>
+        [labels['__name__'], ...Object.keys(labels).sort(), le].join(' ')
+      return [...new Set(found.map(({ labels }) => shape(labels)))].sort()
+    }
+    expect(await shapes('python')).toEqual(await shapes('node'))
   })
 
   it('have nothing that promtool objects to', async () => {
@@ -171,7 +216,10 @@ describe('the alert rules', () => {
         const all = await prometheus.rules()
         seen = JSON.stringify(all.map(({ name, state, health, lastError }) => ({ name, state, health, lastError })))
         expect(all.map(({ name }) => name).sort()).toEqual(Object.keys(wanted).sort())
-        return all.every(({ name, health, state }) => health === 'ok' && wanted[name]?.includes(state))
+        const isPython = await prometheus.query('count by (alertname) (ALERTS{job="python"})')
+        const alerts = isPython.map(({ labels }) => labels['alertname'])
+        const both = Object.keys(wanted).every((name) => wanted[name]?.[0] === 'inactive' || alerts.includes(name))
+        return both && all.every(({ name, health, state }) => health === 'ok' && wanted[name]?.includes(state))
       },
       { ...SOON, failure: () => `the rules are ${seen}` },
     )
