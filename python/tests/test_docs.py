@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 PYTHON = Path(__file__).resolve().parent.parent
-PAGES = [PYTHON / "README.md", *(PYTHON.parent / "docs").glob("*/python*.md")]
+DOCS = PYTHON.parent / "docs"
+PAGES = [PYTHON / "README.md", *DOCS.glob("*/python*.md"), DOCS / "guides/monitoring.md", DOCS / "reference/events.md"]
 
 
 def blocks() -> Iterator[Tuple[str, str]]:
@@ -32,6 +33,8 @@ SAYS = {
     "guides/python.md 4": "LEASE_LOST report\n",
     "guides/python.md 5": "part 0\npart 1\npart 2\n",
     "guides/python.md 6": "False\n",
+    "guides/monitoring.md 1": "0.0\n",
+    "reference/events.md 1": "acquired order:123\n",
 }
 
 
