@@ -50,7 +50,7 @@ function histogramLines(name: string, metric: Metric, { values, buckets, sum }: 
   return [...lines, `${name}_sum${labels(metric, values)} ${sum}`, `${name}_count${labels(metric, values)} ${count}`]
 }
 
-/** As OpenMetrics wants it, and as the Python client writes it: series with `le="1"` and `le="1.0"` would be different. */
+/** As OpenMetrics and the Python client write it: `le="1"` and `le="1.0"` would be two series. */
 function boundText(bound: number | undefined): string {
   if (bound === undefined) return '+Inf'
   return Number.isInteger(bound) ? `${bound}.0` : `${bound}`

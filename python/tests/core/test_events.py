@@ -429,6 +429,18 @@ async def test_an_election_reports_its_terms(lock_name):
     assert story == ["requested", "acquired", "released"]
 
 
+async def test_failure_86_on_demoted_that_raises_anything_does_not_stop_the_resignation(lock_name, caplog):
+    def on_demoted(*_: object) -> None:
+        raise Unprintable()
+
+    async with LeaderElection("memory:", name=lock_name) as election:
+        term = await election.campaign(on_demoted=on_demoted)
+        assert await term.resign() and await election.leader() is None
+    assert [record.getMessage() for record in caplog.records] == [
+        f'on_demoted of the election "{lock_name}" raised an error'
+    ]
+
+
 async def test_ping_reports_nothing(locks):
     lock = locks()
     story = story_of(lock)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Callable, Iterator, Optional, Union
 
+from ..core.emitter import notify
 from ..core.in_flight import InFlight
 from ..core.lease import HeldLease, LostEvent
 from ..errors import HoldfastError, LeaseLostError, NotHeldError
-
-log = logging.getLogger("holdfast")
 
 DemotionReason = Union[LeaseLostError, NotHeldError]
 
@@ -152,9 +150,6 @@ class Term:
         for ended in watchers:
             ended()
         if self._on_demoted is not None:
-            try:
-                self._on_demoted(self, self._ended)
-            except Exception:
-                # The term ends whether or not the callback works, so its error must not stop the release.
-                log.exception('on_demoted of the election "%s" raised an error', self.name)
+            # The term ends whether or not the callback works, so its error must not stop the release.
+            notify(f'on_demoted of the election "{self.name}"', self._on_demoted, self, self._ended)
         self._on_change()

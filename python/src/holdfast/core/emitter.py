@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, Callable, Type
 
 from ..errors import InvalidArgumentError
@@ -55,8 +55,7 @@ class Emitter:
 
     def emit(self, event: Event) -> None:
         kind = type(event)
-        context = copy_context()
-        context.run(current_frame.set, None)
+        context = _outside_blocks()
         for emitter in (process_events, self):
             listeners = emitter._listeners.get(kind, {})
             # A copy, so that a listener that registers itself again is not called twice for one event.
@@ -69,7 +68,19 @@ process_events = Emitter()
 """The listeners to all instances of the process."""
 
 
-def call_listener(what: str, listener: Listener, *args: object) -> None:
+def notify(what: str, listener: Callable[..., object], *args: object) -> None:
+    """Calls one listener that belongs to no event, such as `on_demoted`, outside of every block."""
+    _outside_blocks().run(call_listener, what, listener, *args)
+
+
+def _outside_blocks() -> Context:
+    """Otherwise a listener, or a task that it starts, would enter the lock of the block that caused the event."""
+    context = copy_context()
+    context.run(current_frame.set, None)
+    return context
+
+
+def call_listener(what: str, listener: Callable[..., object], *args: object) -> None:
     """Calls a user's function that is only notified. If it raises, the logger warns: an error in an application's
     logging must neither stop a heartbeat nor end the process."""
     try:
