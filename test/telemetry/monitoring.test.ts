@@ -64,7 +64,7 @@ beforeAll(async () => {
   const deadStore = `redis://127.0.0.1:${await freePort()}`
   work.push(...stores.map(useLocks), useDeadStore(deadStore))
   const targets = { node: port, python: await startPythonService(redis[0] ?? '', deadStore) }
-  prometheus = await startPrometheus({ targets, scrapeMs: 250, rules: [rules] })
+  prometheus = await startPrometheus({ targets, scrapeMs: 500, rules: [rules] })
 })
 
 afterAll(async () => {
