@@ -7,6 +7,7 @@ from ._inspect import WaiterInfo as WaiterInfo
 from ._named import NamedLock as NamedLock
 from ._one_per_process import get_distributed_lock as get_distributed_lock
 from ._one_per_process import get_sync_distributed_lock as get_sync_distributed_lock
+from ._options import HeartbeatThreadOptions as HeartbeatThreadOptions
 from ._options import InstanceOptions as InstanceOptions
 from ._options import LockOptions as LockOptions
 from ._result import Acquired as Acquired
@@ -25,6 +26,7 @@ from .election import LeaderElection as LeaderElection
 from .election import Term as Term
 from .errors import ClosedError as ClosedError
 from .errors import DeadlockError as DeadlockError
+from .errors import DeadlockStep as DeadlockStep
 from .errors import HoldfastError as HoldfastError
 from .errors import InvalidArgumentError as InvalidArgumentError
 from .errors import LeaseLostError as LeaseLostError

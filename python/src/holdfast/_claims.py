@@ -10,6 +10,7 @@ from ._instance import Instance
 from ._options import LockOptions, Share, check_defaults, request_from
 from ._reentry import Reentry
 from ._result import Acquired, LockResult, not_acquired, not_acquired_error
+from .core.hand_over import HandOver
 from .core.holder import ClaimRequest, ClaimResult, Holder
 from .core.lease import HeldLease, Lease
 from .errors import NotAcquiredError
@@ -76,6 +77,13 @@ class Claims:
         """A lease was granted."""
         if not lease.ended:
             self.own[lease.lock_name] = lease
+
+    async def restore(self, handed_over: HandOver, *, heartbeat: bool, ttl_ms: Optional[int]) -> Lease:
+        """Continues a lease that another process has handed over."""
+        holder = self.instance.holder or await self.instance.open()
+        lease = await holder.restore(handed_over, heartbeat=heartbeat, ttl_ms=ttl_ms, on_end=self.lease_ended)
+        self.taken(lease)
+        return lease
 
     async def take(self, request: ClaimRequest) -> Union[ClaimResult, Lease]:
         """Like `claim`. `reacquire="extend"` does something else first."""

@@ -94,6 +94,12 @@ class InnerLease(Lease):
             return await self._outer.lengthen(ttl_ms)
         return await self._outer.extend(seconds)
 
+    async def serialize(self) -> str:
+        self.assert_held()
+        lease = self.beneath
+        assert isinstance(lease, HeldLease)
+        return await lease.hand_over(is_entered=self.frame is not None or self._outer is not lease)
+
     def begin_release(self) -> asyncio.Future[bool]:
         held = self.held
         if not self._ended:

@@ -11,7 +11,7 @@ from .core.holder import ClaimRequest, Holder
 from .core.lease import HeldLease
 from .core.limits import MAX_INSPECTED
 from .core.lock_info import LockInfo, lock_info, time_of
-from .errors import StoreError
+from .errors import HoldfastError, StoreError
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ async def is_locked(holder: Holder, lock_name: str) -> bool:
         query = replace(query, after=page.next)
 
 
-async def force_release(holder: Holder, lock_name: str, by: str) -> list[LockInfo]:
-    """Takes the lock from its holders, records who did it, and releases it to the waiters. It ends no lease that is
-    newer than those that it has seen: a holder that came meanwhile is not the one that is known to be dead."""
+async def force_release(holder: Holder, lock_name: str, by: str, end_session: bool) -> list[LockInfo]:
+    """Ends the leases that are on the name now, and lets the next waiter have the lock. It ends no lease that is newer
+    than those that it has seen: a holder that came meanwhile is not the one that is known to be dead."""
     holder.assert_supports("force")
     leases, _, _ = await _read_pages(holder, lock_name, None)
     first = {lease.fencing_token for lease in leases}
@@ -82,20 +82,38 @@ async def force_release(holder: Holder, lock_name: str, by: str) -> list[LockInf
         # The leases of the first look have ended, by themselves or by an earlier try.
         if not any(lease.fencing_token in first for lease in leases):
             return []
-        request = ClaimRequest(
-            lock_name,
-            _FORCE_TTL_MS,
-            metadata={"forcedBy": by},
-            max_hold_ms=_FORCE_TTL_MS,
-            force_up_to=max(lease.fencing_token for lease in leases),
-        )
-        result = await holder.acquire(request)
-        if isinstance(result, HeldLease):
-            await result.release()
-            return [lock_info(lease) for lease in leases]
+        ended = await _end(holder, lock_name, leases, by, end_session)
+        if ended:
+            return [lock_info(lease) for lease in ended]
         # Readers that came meanwhile have to be ended together with the earlier ones.
         leases, _, _ = await _read_pages(holder, lock_name, None)
     raise StoreError(f'"{lock_name}" was not released by force: new holders came {_MAX_TRIES} times meanwhile')
+
+
+async def _end(
+    holder: Holder, lock_name: str, leases: Sequence[LeaseRecord], by: str, end_session: bool
+) -> Sequence[LeaseRecord]:
+    """Ends these leases, and no newer one. Returns those that it ended. With a driver that takes the lock in one step
+    that is all of them, or none if the lock has a newer lease."""
+    if holder.capabilities.force == "call":
+        answers = await holder.force_release(leases, by=by, end_session=end_session)
+        for answer in answers:
+            if isinstance(answer, HoldfastError):
+                raise answer
+        return [lease for lease, answer in zip(leases, answers) if answer is True]
+    request = ClaimRequest(
+        lock_name,
+        _FORCE_TTL_MS,
+        # Of the lease that replaces the others for a moment.
+        metadata={"forcedBy": by},
+        max_hold_ms=_FORCE_TTL_MS,
+        force_up_to=max(lease.fencing_token for lease in leases),
+    )
+    result = await holder.acquire(request)
+    if not isinstance(result, HeldLease):
+        return []
+    await result.release()
+    return leases
 
 
 _FORCE_TTL_MS = 5_000

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Callable, Coroutine, Mapping, Optional, Sequence, Type, TypeVar, Union
 
 from ._observable import Observable
+from ._heartbeat_thread import thread_settings
 from .connect import check_store, driver_from, shown_store
 from ._options import InstanceOptions, check_instance_options
 from .core.arguments import Seconds, check_holder_id, ttl_ms_from, wait_ms_from
@@ -19,7 +20,7 @@ from .core.driver import Driver
 from .core.emitter import Emitter
 from .core.events import StoreFailed
 from .core.holder import Holder
-from .core.limits import CALL_TIMEOUT_MS, CLOSE_TIMEOUT_MS, WAITER_TTL_MS
+from .core.limits import CALL_TIMEOUT_MS, CLOSE_TIMEOUT_MS, DEADLOCK_AFTER_MS, WAITER_TTL_MS
 from .core.tasks import create_detached_task, pause, start_task
 from .errors import ClosedError, InvalidArgumentError, StoreError, UnsupportedError
 
@@ -38,6 +39,7 @@ Store = Union[str, Driver, DefaultStore, Any]
 
 _CALL_TIMEOUT = CALL_TIMEOUT_MS / 1_000
 _WAITER_TTL = WAITER_TTL_MS / 1_000
+_DEADLOCK_AFTER = DEADLOCK_AFTER_MS / 1_000
 
 T = TypeVar("T")
 
@@ -68,6 +70,9 @@ class Instance:
         self._process = os.getpid()
         self._call_timeout_ms = ttl_ms_from("call_timeout_seconds", options.get("call_timeout_seconds", _CALL_TIMEOUT))
         self._waiter_ttl_ms = ttl_ms_from("waiter_ttl_seconds", options.get("waiter_ttl_seconds", _WAITER_TTL))
+        after = wait_ms_from("deadlock_after_seconds", options.get("deadlock_after_seconds", _DEADLOCK_AFTER))
+        self._deadlock_after_ms = after
+        self._thread = thread_settings(self._store, options.get("heartbeat_thread", False))
         self._holder: Optional[Holder] = None
         self._own_driver: Optional[Driver] = None
         self._opening: Optional[asyncio.Task[Holder]] = None
@@ -220,6 +225,7 @@ class Instance:
         try:
             # Closing does not wait for a store that takes too long to open.
             self.assert_not_ended()
+            thread = self._thread
             holder = Holder(
                 driver,
                 self.holder_id,
@@ -228,6 +234,8 @@ class Instance:
                 call_timeout_ms=self._call_timeout_ms,
                 waiter_ttl_ms=self._waiter_ttl_ms,
                 events=self.events,
+                deadlock_after_ms=self._deadlock_after_ms,
+                thread=None if thread is None else thread.open(self.clock, self.random, self._call_timeout_ms),
             )
         except BaseException:
             if owned:

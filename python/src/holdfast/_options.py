@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional, Sequence, Type, TypedDict
+from typing import Any, Mapping, Optional, Sequence, Type, TypedDict, Union
 
 from .core.arguments import (
     Seconds,
@@ -56,6 +56,11 @@ class RateLimiterOptions(TypedDict, total=False):
     """For tests."""
 
 
+class HeartbeatThreadOptions(TypedDict, total=False):
+    stalled_after_seconds: Seconds
+    """The thread stops when the event loop has not run for this long. 30 by default."""
+
+
 class InstanceOptions(RateLimiterOptions, total=False):
     """The options that the constructors of all primitives that hold leases have."""
 
@@ -63,6 +68,14 @@ class InstanceOptions(RateLimiterOptions, total=False):
     """Identifies this instance to others. By default host name, process id and a random part."""
     waiter_ttl_seconds: Seconds
     """How long a waiter that died can delay the waiters behind it. 10 by default."""
+    deadlock_after_seconds: Seconds
+    """How long a claim that waits inside a block waits before it looks for a deadlock, 1 by default. 0: it never looks.
+    If claims wait for each other, the youngest ends with a `DeadlockError`."""
+    heartbeat_thread: Union[bool, HeartbeatThreadOptions]
+    """Lets a thread with a connection of its own renew leases while the event loop is blocked, as by `time.sleep`. The
+    thread stops when the event loop has not run for `stalled_after_seconds`: a process that hangs for ever loses its
+    locks. Raises `UnsupportedError` where no thread can open the store for itself: memory, advisory locks, and clients
+    or drivers that you pass in. False by default. The synchronous API needs none: its heartbeat has a thread anyway."""
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from typing import Any, Optional, Union
-from weakref import WeakKeyDictionary
 
 from ._claims import Claims
 from ._inner_lease import InnerLease
 from ._instance import Instance
 from ._options import LockOptions
+from .core.hand_over import HandOver
 from .core.holder import ClaimRequest, ClaimResult, Holder, Refused
 from .core.lease import HeldLease, Lease
 
@@ -20,18 +20,20 @@ class ExtendingClaims(Claims):
 
     def __init__(self, instance: Instance, defaults: Optional[LockOptions] = None) -> None:
         super().__init__(instance, defaults)
-        self._uses: WeakKeyDictionary[HeldLease, int] = WeakKeyDictionary()
         self._claiming: dict[str, dict[asyncio.Future[_Use], None]] = {}
         """The claims in flight. When one of them is granted, the others get a use of its lease and stop waiting."""
 
     def taken(self, lease: HeldLease) -> None:
         super().taken(lease)
         if self.own.get(lease.lock_name) is lease:
-            self._uses[lease] = 1
             for overtaken in self._claiming.get(lease.lock_name, ()):
                 if not overtaken.done():
                     # In this step: the lease must not end before every claim that it overtakes has a use of it.
                     overtaken.set_result(self._join(lease))
+
+    async def restore(self, handed_over: HandOver, *, heartbeat: bool, ttl_ms: Optional[int]) -> Lease:
+        lease = await super().restore(handed_over, heartbeat=heartbeat, ttl_ms=ttl_ms)
+        return self._use_of(lease) if isinstance(lease, HeldLease) else lease
 
     async def take(self, request: ClaimRequest) -> Union[ClaimResult, Lease]:
         holder = self.instance.holder or await self.instance.open()
@@ -114,14 +116,13 @@ class ExtendingClaims(Claims):
                 self._claiming.pop(name, None)
 
     def _join(self, lease: HeldLease) -> _Use:
-        self._uses[lease] = self._uses.get(lease, 0) + 1
+        lease.uses += 1
         return _Use(lease, self._use_of(lease))
 
     def _use_of(self, lease: HeldLease) -> InnerLease:
         def ended(use: InnerLease) -> Optional[asyncio.Future[bool]]:
-            left = self._uses.get(lease, 1) - 1
-            self._uses[lease] = left
-            return lease.begin_dispose() if left == 0 else None
+            lease.uses -= 1
+            return lease.begin_dispose() if lease.uses == 0 else None
 
         return InnerLease(lease, ended)
 

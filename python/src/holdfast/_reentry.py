@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional
 
 from ._inner_lease import InnerLease, beneath
 from ._options import Share
-from .core.claim_ids import Chain
+from .core.claim_ids import Chain, is_in
 from .core.emitter import current_frame
 from .core.holder import ClaimRequest
 from .core.lease import HeldLease, Lease
-from .errors import DeadlockError, InvalidArgumentError
+from .errors import DeadlockError, DeadlockStep, InvalidArgumentError
 
 if TYPE_CHECKING:
     from ._block import LeaseBlock
@@ -149,10 +149,24 @@ class Reentry:
         instance. A released lease blocks no one, although the store may keep it for `min_hold_seconds`."""
         if current_frame.get() is None:
             return None
+        joined: list[HeldLease] = []
+        found: Optional[Chain] = None
         for frame in _frames():
-            if isinstance(frame.lease, HeldLease) and frame.lease.held:
-                return frame.lease.chain
-        return None
+            if not frame.lease.held:
+                continue
+            if isinstance(frame.lease, HeldLease):
+                found = frame.lease.chain
+                break
+            # A frame that has entered a lease again is inside the frame that holds it.
+            if isinstance(frame.lease, InnerLease) and frame.lease.frame is None:
+                lease = beneath(frame.lease)
+                assert isinstance(lease, HeldLease)
+                joined.append(lease)
+        # A lease that is shared with `reacquire="extend"` may have been claimed inside other blocks than these.
+        for lease in reversed(joined):
+            if is_in(found, lease.claim.claim_id):
+                found = lease.chain
+        return found
 
     def current_lease(self) -> Lease:
         """The lease of the innermost block of this instance that runs here."""
@@ -209,4 +223,5 @@ class Reentry:
 
 def _waits_for_itself(lease: Lease, why: str) -> DeadlockError:
     name = lease.lock_name
-    return DeadlockError(f'the block that runs here would wait for itself on "{name}": {why}', name)
+    message = f'the block that runs here would wait for itself on "{name}": {why}'
+    return DeadlockError(message, name, [DeadlockStep(lease.holder_id, name, lease.holder_id)])

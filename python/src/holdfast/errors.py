@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional, Sequence, Type
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Optional, Sequence, Type
 
 if TYPE_CHECKING:
     from .core.lock_info import LockInfo
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ClosedError",
     "DeadlockError",
+    "DeadlockStep",
     "HoldfastError",
     "InvalidArgumentError",
     "LeaseLostError",
@@ -79,12 +80,12 @@ class LeaseLostError(HoldfastError):
 
 
 class NotHeldError(HoldfastError):
-    """The lease is no longer held because its own holder has released it."""
+    """The lease is no longer held because its own holder has released it, or handed it over."""
 
     code: ClassVar[Literal["NOT_HELD"]] = "NOT_HELD"
 
-    def __init__(self, lock_name: str) -> None:
-        super().__init__(f'the lease on "{lock_name}" is no longer held: it was released')
+    def __init__(self, lock_name: str, how: str = "released") -> None:
+        super().__init__(f'the lease on "{lock_name}" is no longer held: it was {how}')
         self.lock_name = lock_name
 
 
@@ -107,14 +108,29 @@ class ClosedError(HoldfastError):
     code: ClassVar[Literal["CLOSED"]] = "CLOSED"
 
 
+class DeadlockStep(NamedTuple):
+    """One step of a cycle of waiting claims."""
+
+    holder_id: str
+    """Who waits."""
+    lock_name: str
+    """For which lock."""
+    held_by: str
+    """Who holds that lock, or waits for it before."""
+
+
 class DeadlockError(HoldfastError):
-    """A claim would wait for itself: the block that makes it holds a lease that conflicts with it."""
+    """Claims wait for each other, and this one gives up: it came last. Or a claim would wait for itself: the block that
+    makes it holds a lease that conflicts with it. Release your locks, as an error that leaves a block does, and try
+    again."""
 
     code: ClassVar[Literal["DEADLOCK"]] = "DEADLOCK"
 
-    def __init__(self, message: str, lock_name: str) -> None:
+    def __init__(self, message: str, lock_name: str, cycle: Sequence[DeadlockStep] = ()) -> None:
         super().__init__(message)
         self.lock_name = lock_name
+        self.cycle = tuple(cycle)
+        """Who waits for which lock, held by whom. It starts with this claim."""
 
 
 class UnsupportedError(HoldfastError):

@@ -27,7 +27,8 @@ from ._options import EXCLUSIVE, InstanceOptions, LockOptions
 from ._reacquire import ExtendingClaims
 from ._result import LockResult
 from ._several import SeveralBlock, check_names, in_order
-from .core.arguments import Seconds, check_lock_name, check_one_of, ttl_ms_from
+from .core.arguments import Seconds, check_bool, check_lock_name, check_one_of, ttl_ms_from
+from .core.hand_over import read_hand_over
 from .core.lease import HeldLease, Lease
 from .core.lock_info import LockInfo
 
@@ -146,6 +147,25 @@ class DistributedLock(Closable):
         """The lease of the innermost block of this instance that runs here: for `fencing_token`, `held` and `lost` in a
         decorated function. Raises `InvalidArgumentError` outside of such a block."""
         return self._claims.reentry.current_lease()
+    async def restore(
+        self, text: str, *, heartbeat: bool = False, timeout_seconds: Optional[Seconds] = None
+    ) -> Lease:
+        """Continues a lease that another process handed over with `lease.serialize()`: renews it, and returns a lease
+        that has the same fencing token and the `holder_id` of the first holder. It is not renewed again unless
+        `heartbeat` is true. `timeout_seconds`: its time to live from now on, by default the one that it had. What is
+        left of `min_hold_seconds` and `max_hold_seconds` still applies.
+
+        Restore a text only once. Two processes that restore the same text both hold the lock, with the same token.
+
+        Raises `LeaseLostError` if the store no longer has the lease; `StoreError` if that is unknown: this instance can
+        then restore the text again, as after a cancellation; `InvalidArgumentError` for any other text, which it does
+        not contain; `UnsupportedError` for a driver whose leases last as long as a connection; `ClosedError`.
+        """
+        check_bool("heartbeat", heartbeat)
+        ttl_ms = None if timeout_seconds is None else ttl_ms_from("timeout_seconds", timeout_seconds)
+        handed_over = read_hand_over(text)
+        self._instance.assert_open()
+        return await self._claims.restore(handed_over, heartbeat=heartbeat, ttl_ms=ttl_ms)
 
     async def release(self, lock_name: str) -> bool:
         """Releases this instance's lease on the name. True if it was still held.
@@ -199,7 +219,7 @@ class DistributedLock(Closable):
             if isinstance(answer, BaseException):
                 raise answer
 
-    async def force_release(self, lock_name: str, *, by: str) -> List[LockInfo]:
+    async def force_release(self, lock_name: str, *, by: str, end_session: bool = False) -> List[LockInfo]:
         """Ends the leases on the name of any holder, and returns those that it ended. A newer holder keeps the lock.
 
         Use it for a holder that is known to be dead, or for a lease that a wrong clock has made absurdly long. `by`
@@ -212,7 +232,8 @@ class DistributedLock(Closable):
         lock_name = check_lock_name(lock_name)
         by = check_lock_name(by, "by")
         self._instance.assert_open()
-        return await force_release(await self._instance.open(), lock_name, by)
+        check_bool("end_session", end_session)
+        return await force_release(await self._instance.open(), lock_name, by, end_session)
 
     async def inspect(self, lock_name: str) -> LockInspection:
         """Shows the holders of the lock and its waiters, of every process and primitive. It writes nothing. The answer

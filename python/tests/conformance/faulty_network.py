@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, Awaitable, Callable, Dict, List, Optional, Sequence, Set
+from typing import Any, Awaitable, Callable, Dict, List, Optional, Sequence, Set, cast
 
 from holdfast.core.driver import (
     Capabilities,
     Claim,
     Driver,
     DriverListener,
+    ForcingDriver,
     Grant,
     InspectPage,
     InspectQuery,
+    LeaseRecord,
     LeaseRef,
     RateRequest,
     Refusal,
@@ -202,6 +204,9 @@ class _DriverBehind:
 
     async def consume(self, requests: Sequence[RateRequest]) -> Any:
         return await self._network.call("consume", len(requests), lambda: self._real.consume(requests))
+
+    async def force_release(self, leases: Sequence[LeaseRecord], *, by: str, end_session: bool) -> Any:
+        return await cast(ForcingDriver, self._real).force_release(leases, by=by, end_session=end_session)
 
     async def close(self) -> None:
         await self._real.close()

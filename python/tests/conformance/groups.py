@@ -29,8 +29,10 @@ from .mutex.loss import mutex_loss
 from .mutex.subject import MutexSubject
 from .mutex.subjects import LOCK_SUBJECTS, MUTEX_FORMS, MUTEX_SUBJECTS
 from .mutex.waiting import mutex_waiting
+from .primitives.deadlocks import deadlocks
 from .primitives.ending import ending
 from .primitives.forced_releases import forced_releases
+from .primitives.hand_over import hand_over
 from .primitives.hold_times import hold_times
 from .primitives.inspect_and_ping import inspect_and_ping
 from .primitives.instance import instance
@@ -58,8 +60,8 @@ DRIVER_GROUPS: List[Group] = [
     damaged,
 ]
 
-SHARING_GROUPS: List[Group] = [readers_and_writers, semaphores, several_locks]
-LOCK_GROUPS: List[Group] = [instance, inspect_and_ping, ending, hold_times, forced_releases]
+SHARING_GROUPS: List[Group] = [readers_and_writers, semaphores, several_locks, deadlocks]
+LOCK_GROUPS: List[Group] = [instance, inspect_and_ping, hand_over, ending, hold_times, forced_releases]
 FAULT_GROUPS: List[Group] = [acquire_faults, renewal_faults, release_faults, waiting_faults]
 
 

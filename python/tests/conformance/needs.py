@@ -19,7 +19,8 @@ NEEDS: Dict[str, Tuple[Callable[[Capabilities], bool], str]] = {
     "wake": (lambda of: of.wake, "it cannot wake a waiter, so waiters poll"),
     "metadata": (lambda of: of.metadata, "it keeps no metadata"),
     "rate": (lambda of: of.rate, "it has no rate limits"),
-    "force": (lambda of: of.force, "it cannot take a lock from its holder"),
+    "force": (lambda of: bool(of.force), "it cannot take a lock from its holder"),
+    "force_up_to": (lambda of: of.force == "claim", "it cannot take a lock from its holder in the step of a claim"),
     "groups": (lambda of: of.groups, "it cannot grant several names in one step"),
     "own_clock": (
         lambda of: of.scope == "network",

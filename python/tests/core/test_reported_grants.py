@@ -92,8 +92,10 @@ async def test_a_forged_loss_is_checked_with_the_store(locks: Locks) -> None:
     """FAILURES 38."""
     lock, network = locks.behind_network()
     holder = await lock._instance.open()
-    lease = await holder.acquire(ClaimRequest("a", 30_000, watches_loss=True))
+    lease = await holder.acquire(ClaimRequest("a", 30_000))
     assert isinstance(lease, HeldLease)
+    # A lease alone has no subscription.
+    holder.begin(ClaimRequest("a", 30_000, wait_ms=30_000))
     await until(lambda: network.counts["listen"].answered)
     await asyncio.sleep(0)
     network.deliver(lambda listener: listener.lost(lease.claim.claim_id, ValueError("forged")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
 from .clock import Random
 from .limits import MAX_CHAIN_DEPTH
 
@@ -55,6 +57,37 @@ class Chain:
         """For one of several claims that share this block."""
         self._count += 1
         return f"{self.id}+{_part(self._count, self._random)}"
+
+
+def is_outermost(claim_id: str) -> bool:
+    """Whether the claim was made outside of any block."""
+    return claim_id.count(".") == 1
+
+
+def is_in(chain: Optional[Chain], claim_id: str) -> bool:
+    """Whether the claim was made in this chain, or outside of any block, and shares its block with no other. Only then
+    what is claimed in a block of its lease is made under this chain, too."""
+    parent, _, part = claim_id.rpartition(".")
+    return (is_outermost(claim_id) if chain is None else parent == chain.id) and "+" not in part
+
+
+def chain_id_of(claim_id: str) -> str:
+    """The id of the chain that the claim's block has or will have: its own, or the one shared with other claims."""
+    last_part = claim_id.rfind(".")
+    member = -1 if last_part == -1 else claim_id.find("+", last_part)
+    return claim_id if member == -1 else claim_id[:member]
+
+
+def chain_ids_of(claim_id: str) -> list[str]:
+    """The ids of that chain and of those around it, from the innermost outwards: `a.b.c`, `a.b`, `a`. Other clients may
+    use ids with more parts than ours have. Such an id is returned alone."""
+    own = chain_id_of(claim_id)
+    ids = [own]
+    end = own.rfind(".") if own.count(".") <= MAX_CHAIN_DEPTH else -1
+    while end > 0:
+        ids.append(own[:end])
+        end = own.rfind(".", 0, end)
+    return ids
 
 
 class ClaimIds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from typing import Optional
 
 from .clock import Instant
@@ -73,6 +74,38 @@ class LeaseDeadline:
         self._settle(renewal)
         self.unanswered_ms = min(self.unanswered_ms, renewal.ttl_ms)
 
+    def end(self) -> None:
+        """It cannot be relied on any more."""
+        self.at = Instant(-math.inf, -math.inf)
+
     def _settle(self, renewal: RenewalInFlight) -> None:
         if self._in_flight is not None and renewal in self._in_flight:
             self._in_flight.remove(renewal)
+
+
+class SharedDeadline(LeaseDeadline):
+    """For a lease that two threads renew. `at` can be read without the lock: it is replaced in one step."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(
+        self, lock: AbstractContextManager[object], sent: Instant, ttl_ms: float, unanswered_ms: float
+    ) -> None:
+        super().__init__(sent, ttl_ms, unanswered_ms)
+        self._lock = lock
+
+    def sending(self, sent: Instant, ttl_ms: float) -> RenewalInFlight:
+        with self._lock:
+            return super().sending(sent, ttl_ms)
+
+    def confirmed(self, renewal: RenewalInFlight) -> None:
+        with self._lock:
+            super().confirmed(renewal)
+
+    def unanswered(self, renewal: RenewalInFlight) -> None:
+        with self._lock:
+            super().unanswered(renewal)
+
+    def end(self) -> None:
+        with self._lock:
+            super().end()

@@ -48,8 +48,9 @@ class Capabilities:
     metadata: bool
     rate: bool
     """Has `consume`."""
-    force: bool
-    """Supports claims with `force_up_to`."""
+    force: Literal["claim", "call", False]
+    """How a client can end leases that it does not hold: with a claim that has `force_up_to`, with `force_release` of
+    `ForcingDriver`, or not at all."""
     groups: bool
     """Grants claims with the same `group` in one step, or none of them."""
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -234,6 +235,21 @@ class DriverListener(Protocol):
 
     def disconnected(self, cause: Exception) -> None:
         """The subscription has broken and reports nothing more. The core calls `listen` again."""
+
+
+class ForcingDriver(Protocol):
+    """What a driver has whose claims cannot have `force_up_to`, but that can end leases of other clients."""
+
+    async def force_release(
+        self, leases: Sequence[LeaseRecord], *, by: str, end_session: bool
+    ) -> Sequence[Union[bool, Exception]]:
+        """Ends leases as `inspect` returned them. Compares claim and fencing token, and touches no other lease. For
+        each, True if this call ended it, False if it had ended before or has a newer token. An exception: it was not
+        ended, or that is unknown. It may take up to 15 s: it may have to wait for the holders.
+
+        `by`: who does it and why. `end_session`: for `session` expiry, if the holder does not let go, ends its session,
+        and with it all leases of that session.
+        """
 
 
 StopListening = Callable[[], Awaitable[None]]

@@ -152,7 +152,7 @@ class ReleaseFailed(ClaimEvent):
 
 @dataclass(frozen=True)
 class HeartbeatFailed(Event):
-    """The heartbeat's thread has ended. From now on the event loop renews its leases."""
+    """The heartbeat thread cannot open the store, and tries again. Until then only the event loop renews leases."""
 
     error: BaseException
 

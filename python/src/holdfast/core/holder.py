@@ -7,12 +7,13 @@ import math
 import os
 import weakref
 from dataclasses import dataclass
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, Sequence, Union
 
 from ..errors import ClosedError, HoldfastError, InvalidArgumentError, OverloadError, StoreError
-from .claim_ids import Chain, ClaimIds
+from .claim_ids import Chain, ClaimIds, is_outermost
 from .clock import Clock, Random
 from .deadline import ttl_ms_for
+from .deadlock.watch import DeadlockWatch
 from .driver import (
     Capabilities,
     Claim,
@@ -20,6 +21,7 @@ from .driver import (
     Grant,
     InspectPage,
     InspectQuery,
+    LeaseRecord,
     LeaseRef,
     Metadata,
     Mode,
@@ -30,16 +32,20 @@ from .driver import (
 )
 from .emitter import Emitter
 from .events import Acquired as AcquiredEvent
-from .events import AcquireFailed, ForceReleased, LossReason, Requested
+from .events import AcquireFailed, ForceReleased, LossReason, Requested, Restored
 from .events import Refused as RefusedEvent
+from .hand_over import HandOver
+from .heartbeat_thread import HeartbeatThread
 from .in_flight import InFlight
 from .lease import HeldLease, LeaseContext, OwnClaim
 from .limits import MAX_PENDING_CLAIMS, MAX_TTL_MS, PING_TTL_MS
 from .pending_claim import Granted, Outcome, PendingClaim, holder_of
 from .renewer import NOT_IN_STORE
+from .restore import restore
 from .scheduler import Scheduler
 from .store_client import (
     AcquireAnswer,
+    StoreClient,
     close_store_client,
     fail_store_client,
     forget_store_client,
@@ -69,8 +75,6 @@ class ClaimRequest:
     """The block inside which the claim is made."""
     shared_chain: Optional[Chain] = None
     """The block of the lease, if it shares the block with leases that are acquired together with it."""
-    watches_loss: bool = False
-    """Subscribes to messages of the driver about the loss of the lease. Costs a subscription while it is held."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,10 @@ class Holder:
         call_timeout_ms: float,
         waiter_ttl_ms: float,
         events: Optional[Emitter] = None,
+        deadlock_after_ms: float = 0,
+        thread: Optional[HeartbeatThread] = None,
     ) -> None:
+        """`deadlock_after_ms`: how long a nested claim waits before it looks for a deadlock. 0: it never looks."""
         self.holder_id = holder_id
         self.clock = clock
         self.random = random
@@ -113,7 +120,19 @@ class Holder:
         self._store = open_store_client(driver, clock, random, call_timeout_ms)
         self._scheduler = Scheduler(clock, random)
         self._in_flight = InFlight()
-        self._context = LeaseContext(self._store, self._scheduler, self._in_flight, self.events)
+        self._thread = thread
+        if thread is not None:
+            thread.events = self.events
+        self._context = LeaseContext(self._store, self._scheduler, self._in_flight, self.events, thread)
+        self._deadlocks: Optional[DeadlockWatch] = None
+        # Whether the store shows who waits: its own queue, or the sessions that a database server reports. Without
+        # that, no deadlock can be found.
+        if deadlock_after_ms > 0 and (driver.capabilities.queue or self._store.ends_with_session):
+            self._deadlocks = DeadlockWatch(
+                self._context,
+                lambda: open_store_client(driver, clock, random, call_timeout_ms, "markers"),
+                deadlock_after_ms,
+            )
         self._pending: dict[PendingClaim, ClaimRequest] = {}
         self._held = InFlight()
         """Leases that have not ended."""
@@ -121,7 +140,6 @@ class Holder:
         """Blocks that run under a lease."""
         self._ended: Optional[str] = None
         self.abandoned = False
-        self._store.on_forced.add(self._on_forced)
         _holders.add(self)
 
     @property
@@ -170,8 +188,8 @@ class Holder:
             self.assert_supports("shared")
         if request.limit is not None:
             self.assert_supports("limit")
-        if request.force_up_to is not None:
-            self.assert_supports("force")
+        if request.force_up_to is not None and self.capabilities.force != "claim":
+            raise unsupported(self._store.driver, "force")
         if request.min_hold_ms > self.longest_ttl_ms:
             longest = f"{self.longest_ttl_ms / 1_000:g}"
             rule = f"at most {longest}, the longest that the {self.driver_name} driver keeps anything"
@@ -182,11 +200,16 @@ class Holder:
         self._pending[acquiring.pending] = request
         if self.events.hears(Requested):
             self.events.emit(Requested(*own.event_base, request.wait_ms > 0))
+        # A claim that waits while no lock is held around it can be part of no deadlock.
+        if self._deadlocks is not None and request.wait_ms > 0 and (request.chain or request.shared_chain):
+            self._deadlocks.watch(acquiring.pending)
         acquiring.pending.start()
         return acquiring
 
     def ended(self, pending: PendingClaim) -> None:
         self._pending.pop(pending, None)
+        if self._deadlocks is not None:
+            self._deadlocks.forget(pending)
 
     def assert_room(self, claims: int) -> None:
         """A group checks first, because it must not be requested in part. Raises `OverloadError`."""
@@ -217,6 +240,29 @@ class Holder:
         if answer == "lost":
             lease.lose(NOT_IN_STORE)
         return answer != "lost"
+
+    async def force_release(
+        self, leases: Sequence[LeaseRecord], *, by: str, end_session: bool
+    ) -> Sequence[Union[bool, HoldfastError]]:
+        """Ends leases of other holders, with a driver that has no forced claims. See `ForcingDriver`."""
+        self._assert_open()
+        self._in_flight.begin()
+        try:
+            answers = await self._store.force_release(leases, by=by, end_session=end_session)
+        finally:
+            self._in_flight.end()
+        cause = StoreError(f"it was ended by {by}")
+        for lease, answer in zip(leases, answers):
+            if answer is not True:
+                continue
+            if self.events.hears(ForceReleased):
+                base = lease.lock_name, self.holder_id, lease.claim_id, lease.fencing_token
+                self.events.emit(ForceReleased(*base, {"forcedBy": by}))
+            # A holder in this process learns of it without a message of the store.
+            own = self._store.lease_of(lease.claim_id)
+            if own is not None:
+                own.on_loss_message(cause)
+        return answers
 
     async def inspect(self, query: InspectQuery) -> InspectPage:
         self._assert_open()
@@ -269,13 +315,16 @@ class Holder:
         ends = [lease.begin_revoke("its instance was closed", cause) for lease in list(self.leases)]
         await asyncio.gather(*ends, return_exceptions=True)
         await self._in_flight.idle()
-        self._store.on_forced.discard(self._on_forced)
+        if self._thread is not None:
+            await self._thread.close()
         self._scheduler.close()
-        await close_store_client(self._store)
+        for store in self._stores:
+            await close_store_client(store)
 
     def force_close(self) -> None:
         """For a `close` that takes too long: fails every request that the store has not answered."""
-        fail_store_client(self._store, ClosedError("the instance was closed before the store had answered"))
+        for store in self._stores:
+            fail_store_client(store, ClosedError("the instance was closed before the store had answered"))
 
     def abandon(self, reason: str, kind: Optional[LossReason]) -> None:
         """The event loop or the process of this holder is gone: its leases can neither be renewed nor released. `kind`
@@ -289,25 +338,34 @@ class Holder:
     def stop_sending(self, reason: str) -> None:
         """For a child process that ends the copy of the event loop: that cancels all tasks. What they would send, such
         as the withdrawal of a claim that waits, concerns claims of the parent, which may hold a lock by now."""
-        self._store.stop_sending(ClosedError(reason))
+        for store in self._stores:
+            store.stop_sending(ClosedError(reason))
 
     def forget_store(self) -> None:
         """Lets the garbage collector close the connections of an event loop that was closed. Not in a child process: it
         shares their sockets, and closing a stream would also end the parent's watch on it."""
-        forget_store_client(self._store)
+        for store in self._stores:
+            forget_store_client(store)
+        if self._thread is not None:
+            self._thread.close_soon()
+
+    @property
+    def _stores(self) -> Sequence[StoreClient]:
+        markers = None if self._deadlocks is None else self._deadlocks.opened
+        return (self._store,) if markers is None else (markers, self._store)
 
     def forced(self, lease: HeldLease) -> None:
-        """Earlier holders in this process lose their leases at once. Those in other processes learn of it from the
+        """Earlier holders that share the store client lose their leases at once. All others learn of it from the
         store: from a message, or from the answer to their next renewal."""
         if self.events.hears(ForceReleased):
             self.events.emit(ForceReleased(*lease.event_base, lease.metadata))
-        for listener in list(self._store.on_forced):
-            listener(lease.lock_name, lease.holder_id, lease.fencing_token)
-
-    def _on_forced(self, lock_name: str, holder_id: str, fencing_token: int) -> None:
-        for lease in list(self.leases):
-            if lease.lock_name == lock_name and lease.fencing_token < fencing_token:
-                lease.lose(f"it was force-released by {holder_id}", None, "force-released")
+        for other in list(self._store.wake_ups.leases.values()):
+            if (
+                isinstance(other, HeldLease)
+                and other.lock_name == lease.lock_name
+                and other.fencing_token < lease.fencing_token
+            ):
+                other.lose(f"it was force-released by {lease.holder_id}", None, "force-released")
 
     def _claim_of(self, request: ClaimRequest) -> Claim:
         if request.shared_chain is not None:
@@ -331,13 +389,6 @@ class Holder:
         )
 
     def hold(self, own: OwnClaim, granted: Granted, request: ClaimRequest, on_end: Optional[OnEnd]) -> HeldLease:
-        def ended(lease: HeldLease) -> None:
-            if lease in self.leases:
-                del self.leases[lease]
-                self._held.end()
-            if on_end is not None:
-                on_end(lease)
-
         lease = HeldLease(
             self._context,
             own,
@@ -348,13 +399,55 @@ class Holder:
             heartbeat=request.heartbeat,
             min_hold_ms=request.min_hold_ms,
             max_hold_ms=request.max_hold_ms,
-            watches_loss=request.watches_loss,
             shared_chain=request.shared_chain,
-            on_end=ended,
+            on_end=self._ended_by(on_end),
         )
+        self._began(lease)
+        return lease
+
+    async def restore(
+        self, handed_over: HandOver, *, heartbeat: bool, ttl_ms: Optional[int], on_end: OnEnd
+    ) -> HeldLease:
+        """Continues a lease that another process has handed over. Raises what `restore` of core/restore.py raises, and
+        `ClosedError`."""
+        self._assert_open()
+        ttl_ms = handed_over.ttl_ms if ttl_ms is None else ttl_ms
+        restored = await restore(self._context, handed_over, ttl_ms)
+        self._assert_open()
+        name, claim_id, metadata = handed_over.lock_name, handed_over.claim_id, handed_over.metadata
+        lease = HeldLease(
+            self._context,
+            OwnClaim(Claim(name, claim_id, handed_over.holder_id, ttl_ms, metadata=metadata), self.events),
+            Grant(handed_over.fencing_token, restored.granted_ms, handed_over.acquired_at_ms),
+            restored.sent,
+            restored.answered,
+            unanswered_ms=restored.unanswered_ms,
+            heartbeat=heartbeat,
+            min_hold_ms=handed_over.min_hold_ms,
+            max_hold_ms=handed_over.max_hold_ms,
+            # The blocks around its claim run in another process.
+            shared_chain=None if is_outermost(claim_id) else self.new_chain(),
+            store_at_ms=handed_over.store_at_ms,
+            on_end=self._ended_by(on_end),
+        )
+        self._began(lease)
+        if self.events.hears(Restored):
+            self.events.emit(Restored(*lease.event_base))
+        return lease
+
+    def _began(self, lease: HeldLease) -> None:
         self.leases[lease] = None
         self._held.begin()
-        return lease
+
+    def _ended_by(self, on_end: Optional[OnEnd]) -> OnEnd:
+        def ended(lease: HeldLease) -> None:
+            if lease in self.leases:
+                del self.leases[lease]
+                self._held.end()
+            if on_end is not None:
+                on_end(lease)
+
+        return ended
 
     def _end_pending(self, matches: Callable[[ClaimRequest], bool]) -> None:
         for pending, request in list(self._pending.items()):

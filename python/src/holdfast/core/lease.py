@@ -15,10 +15,12 @@ from .claim_ids import Chain
 from .clock import Clock, Instant, Random
 from .driver import Claim, Grant, LeaseRef, Renewal
 from .emitter import Emitter
-from .events import LossReason, Lost, Released, ReleaseFailed
+from .events import HandedOver, LossReason, Lost, Released, ReleaseFailed
+from .hand_over import HandOver, assert_can_hand_over, write_hand_over
 from .in_flight import InFlight, InFlightOnce
+from .limits import MIN_HINT_PAUSE_MS
 from .lock_info import LockInfo
-from .renewer import NOT_IN_STORE, NOT_RENEWED, Renewer
+from .renewer import NOT_IN_STORE, NOT_RENEWED, Cover, Renewer
 from .scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -31,15 +33,24 @@ log = logging.getLogger("holdfast")
 class LeaseContext:
     """What a lease and a claim need from the instance that holds it."""
 
-    __slots__ = ("clock", "random", "store", "scheduler", "in_flight", "events")
+    __slots__ = ("clock", "random", "store", "scheduler", "in_flight", "events", "thread")
 
-    def __init__(self, store: StoreClient, scheduler: Scheduler, in_flight: InFlight, events: Emitter) -> None:
+    def __init__(
+        self,
+        store: StoreClient,
+        scheduler: Scheduler,
+        in_flight: InFlight,
+        events: Emitter,
+        thread: Optional[Cover] = None,
+    ) -> None:
         self.clock: Clock = store.clock
         self.random: Random = store.random
         self.store = store
         self.scheduler = scheduler
         self.in_flight = in_flight
         self.events = events
+        self.thread = thread
+        """Renews leases while the event loop is blocked."""
 
 
 class OwnClaim:
@@ -202,7 +213,7 @@ class Lease:
         raise NotImplementedError
 
     def assert_held(self) -> None:
-        """Raises `LeaseLostError` if the lease was lost, and `NotHeldError` if it was released."""
+        """Raises `LeaseLostError` if the lease was lost, and `NotHeldError` if it was released or handed over."""
         raise NotImplementedError
 
     async def extend(self, seconds: Seconds) -> bool:
@@ -231,6 +242,22 @@ class Lease:
 
     async def wait_released(self) -> None:
         """Waits until the store has answered the release of this lease, but not long. Raises nothing for it."""
+        raise NotImplementedError
+
+    async def serialize(self) -> str:
+        """Hands the lease over to another process, of either language: `DistributedLock.restore` turns the text into a
+        lease with the same fencing token. From the call on this process does not hold the lease, and neither renews
+        nor releases it. The lease expires after its TTL unless it is restored before that.
+
+        **The text is a secret**: with it, a process can extend and release the lease. Restore it only once: two
+        processes that restore the same text both hold the lock.
+
+        A caller that is cancelled gets no text, and the lease is released.
+
+        Raises `LeaseLostError` or `NotHeldError` if the lease is not held; `UnsupportedError` inside a block, which
+        releases the lock when it ends; for a lock that was entered again; for a shared lease; and for a driver whose
+        leases end with their connection.
+        """
         raise NotImplementedError
 
     def begin_release(self) -> asyncio.Future[bool]:
@@ -303,18 +330,23 @@ class HeldLease(Lease):
         "own",
         "claim",
         "users",
+        "uses",
         "_token",
         "_acquired_at_ms",
+        "_store_at_ms",
         "_granted_ms",
         "_first_end_ms",
         "_answered_ms",
         "_min_hold_ms",
+        "_max_hold_ms",
         "_on_end",
         "_renewer",
         "_ended",
         "_stop_request",
         "_stop_watching",
         "_unconfirmed_loss",
+        "_hinted_at_ms",
+        "_hint_timer",
         "_chain",
         "_releasing",
         "_release_unanswered",
@@ -333,28 +365,36 @@ class HeldLease(Lease):
         heartbeat: bool = False,
         min_hold_ms: float = 0,
         max_hold_ms: float = math.inf,
-        watches_loss: bool = False,
         shared_chain: Optional[Chain] = None,
+        store_at_ms: Optional[float] = None,
         on_end: Callable[[HeldLease], None],
     ) -> None:
-        """`on_end` is called once, when the lease has ended by release or loss."""
+        """`on_end` is called once, when the lease has ended by release, loss or hand-over. `store_at_ms`: only for a
+        restored lease, a lower bound of the store's clock when its renewal was sent."""
         self._loss_callbacks = None
         self.context = context
         self.own = own
         self.claim = own.claim
         self.users = 0
         """How many blocks run under the lease and rely on it until they have ended."""
+        self.uses = 1
+        """How many callers keep it, with `reacquire="extend"`. The last one releases it."""
         self._token = grant.fencing_token
         self._acquired_at_ms = grant.acquired_at_ms
+        # Any other lease has the store's clock at its grant: a lower bound when the answer arrived.
+        self._store_at_ms = grant.acquired_at_ms if store_at_ms is None else store_at_ms
         self._granted_ms = grant.ttl_ms
         self._first_end_ms = sent.monotonic_ms + grant.ttl_ms
         self._answered_ms = answered.monotonic_ms
         self._min_hold_ms = min_hold_ms
+        self._max_hold_ms = max_hold_ms
         self._on_end = on_end
         self._ended: Union[None, str, LeaseLostError] = None
         self._stop_request: Optional[LeaseLostError] = None
         self._stop_watching: Optional[Callable[[], None]] = None
         self._unconfirmed_loss: Optional[Exception] = None
+        self._hinted_at_ms = -math.inf
+        self._hint_timer: Optional[asyncio.TimerHandle] = None
         self._chain = shared_chain
         self._releasing: Optional[list[asyncio.Future[bool]]] = None
         """Who waits for the answer to the release. None before it was sent, and when it was answered."""
@@ -362,11 +402,12 @@ class HeldLease(Lease):
         """It was lost because its time was over."""
         self._release_unanswered = False
         """Also while a release that has failed is repeated in the background."""
-        if watches_loss or self._ends_with_session:
-            self._stop_watching = context.store.wake_ups.watch_loss(
-                self.claim.claim_id, self._on_loss_message, context.events
-            )
+        context.store.wake_ups.leases[own.claim.claim_id] = self
+        if self._ends_with_session:
+            # The driver knows it from its own connection.
+            self._stop_watching = context.store.wake_ups.listen_for_loss(context.events)
         self._renewer = Renewer(self, sent, answered, grant.ttl_ms, unanswered_ms, heartbeat, max_hold_ms)
+        self._renewer.begin()
 
     @property
     def ref(self) -> LeaseRef:
@@ -413,7 +454,7 @@ class HeldLease(Lease):
         is_first_end = abs(ends_at_ms - self._first_end_ms) < 0.01
         # When the grant arrived, the store's clock showed `acquired_at` or later.
         reference_ms = self._first_end_ms - self._granted_ms if is_first_end else self._answered_ms
-        return _datetime(self._acquired_at_ms + ends_at_ms - reference_ms)
+        return _datetime(self._store_at_ms + ends_at_ms - reference_ms)
 
     @property
     def held(self) -> bool:
@@ -429,8 +470,12 @@ class HeldLease(Lease):
 
     @property
     def ended(self) -> bool:
-        """Whether its end was noticed, by release or loss. `held` also notices it."""
+        """Whether its end was noticed, by release, loss or hand-over. `held` also notices it."""
         return self._ended is not None
+
+    @property
+    def is_handed_over(self) -> bool:
+        return self._ended == _HANDED_OVER
 
     @property
     def remaining_seconds(self) -> float:
@@ -446,15 +491,17 @@ class HeldLease(Lease):
             return self._ended
         if self._ended is None and self._stop_request is None and not self.peek_held():
             # Another thread asks before the event loop's thread has noticed it.
-            return self._loss(NOT_RENEWED)
+            return self._loss(self._renewer.loss)
         return self._stop_request
 
     def assert_held(self) -> None:
         if self.held:
             return
         error = self.loss_error
+        if error is None:
+            raise NotHeldError(self.lock_name, str(self._ended))
         # Without the traceback of the last time: it would grow with every check.
-        raise NotHeldError(self.lock_name) if error is None else error.with_traceback(None)
+        raise error.with_traceback(None)
 
     async def extend(self, seconds: Seconds) -> bool:
         return await self._extend(ttl_ms_from("seconds", seconds), never_shorten=False)
@@ -479,8 +526,11 @@ class HeldLease(Lease):
                 return
             if error is not None:
                 future.set_exception(error)
+            elif answer is None:
+                # The store was not asked, because the last use has ended it before.
+                future.set_result(isinstance(self._ended, str))
             else:
-                future.set_result(bool(answer) or self._ended == "released")
+                future.set_result(answer or self._ended == "released")
 
         self._renewer.confirm(done)
         return future
@@ -489,6 +539,53 @@ class HeldLease(Lease):
         """Renews the lease regularly from now on, although it was acquired without a heartbeat."""
         if self.held:
             self._renewer.start_heartbeat()
+
+    async def serialize(self) -> str:
+        self.assert_held()
+        return await self.hand_over(is_entered=False)
+
+    async def hand_over(self, *, is_entered: bool) -> str:
+        """`is_entered`: for a use inside the block of the lease. The caller has checked that it is held."""
+        self._notice_closed_loop()
+        context = self.context
+        assert_can_hand_over(
+            context.store.driver,
+            self.claim,
+            runs_block=self.users > 0 and not is_entered,
+            is_shared=is_entered or self.uses > 1,
+        )
+        held_ms = context.clock.monotonic() * 1_000 - self._answered_ms
+        # From here on this process must not rely on the lease: two holders at once are what a lock must prevent.
+        self._end(_HANDED_OVER)
+        context.in_flight.begin()
+        try:
+            # A renewal of this process that arrives after the first one of the other process would set another end than
+            # the one that the other process relies on.
+            await self._renewer.settled()
+        except asyncio.CancelledError:
+            self.own.withdraw(context.store, self.ref)
+            await self.own.wait_withdrawn()
+            raise
+        finally:
+            context.in_flight.end()
+        if context.events.hears(HandedOver):
+            context.events.emit(HandedOver(*self.event_base, held_ms))
+        claim = self.claim
+        return write_hand_over(
+            HandOver(
+                claim.lock_name,
+                claim.claim_id,
+                self._token,
+                claim.holder_id,
+                self._acquired_at_ms,
+                self._store_at_ms + held_ms,
+                math.ceil(claim.ttl_ms),
+                claim.metadata,
+                self._renewer.deadline.unanswered_ms,
+                self._min_hold_ms - held_ms,
+                self._max_hold_ms - held_ms,
+            )
+        )
 
     def begin_release(self) -> asyncio.Future[bool]:
         return self._release(self._min_hold_ms, "released")
@@ -525,7 +622,7 @@ class HeldLease(Lease):
         future: asyncio.Future[bool] = (asyncio.get_running_loop() if loop.is_closed() else loop).create_future()
         now = context.clock.now()
         if self._ended is None and self._renewer.deadline.at.is_past(now):
-            self.lose(NOT_RENEWED)
+            self.lose(self._renewer.loss)
         if self._ended is not None:
             future.set_result(False)
             return future
@@ -564,8 +661,8 @@ class HeldLease(Lease):
         fails, the lease expires after its TTL."""
         store = self.context.store
         try:
-            # A renewal of the heartbeat that arrives later would set another end.
-            await self._renewer.lengthening_settled()
+            # A renewal that arrives later would set another end.
+            await self._renewer.settled()
             renewal = Renewal(self.claim.lock_name, self.claim.claim_id, self._token, delay_ms)
             answer = await store.confirm(renewal)
             if answer == "lost":
@@ -665,12 +762,12 @@ class HeldLease(Lease):
         works under the lease, and after the event loop was closed."""
         store = self.context.store
         if store.loop.is_closed():
-            self.lose_silently(NOT_RENEWED, "expired")
+            self.lose_silently(self._renewer.loss, self._kind_of(self._renewer.loss))
         elif threading.get_ident() == store.thread_id:
-            self.lose(NOT_RENEWED)
+            self.lose(self._renewer.loss)
         else:
             try:
-                store.loop.call_soon_threadsafe(self.lose, NOT_RENEWED)
+                store.loop.call_soon_threadsafe(self.lose, self._renewer.loss)
             except RuntimeError:
                 pass  # It was closed just now.
 
@@ -693,14 +790,31 @@ class HeldLease(Lease):
         error.__cause__ = cause or confirmed
         return error
 
-    def _on_loss_message(self, cause: Exception) -> None:
+    def on_loss_message(self, cause: Exception) -> None:
         """The driver knows from its own connection that a session has ended. Any other message may be forged or
         outdated: the store is asked, and the lease is lost only if the store confirms it."""
         if self._ends_with_session:
             self.lose(str(cause), cause, "session")
+            return
+        self._unconfirmed_loss = cause
+        # Any client may be able to send messages: a flood of them must not become a flood of renewals.
+        if self._hint_timer is not None:
+            return
+        clock = self.context.clock
+        rest_ms = self._hinted_at_ms + MIN_HINT_PAUSE_MS - clock.monotonic() * 1_000
+        if rest_ms <= 0:
+            self._ask_after_hint()
         else:
-            self._unconfirmed_loss = cause
-            self._renewer.check()
+            self._hint_timer = clock.call_later(rest_ms, self._ask_after_hint)
+
+    def _ask_after_hint(self) -> None:
+        self._hint_timer = None
+        self._hinted_at_ms = self.context.clock.monotonic() * 1_000
+        self._renewer.check()
+
+    def loss_refuted(self) -> None:
+        """The store still has the lease, although a message has said that it was ended."""
+        self._unconfirmed_loss = None
 
     @property
     def _ends_with_session(self) -> bool:
@@ -708,6 +822,9 @@ class HeldLease(Lease):
 
     def _end(self, how: Union[str, LeaseLostError]) -> None:
         self._ended = how
+        self.context.store.wake_ups.leases.pop(self.claim.claim_id, None)
+        if self._hint_timer is not None:
+            self._hint_timer.cancel()
         if self._stop_watching is not None:
             self._stop_watching()
         self._renewer.end()
@@ -746,6 +863,7 @@ class _Releasing:
 
 
 _WITHDRAWAL_SECONDS = 0.25
+_HANDED_OVER = "handed over"
 
 
 def _datetime(ms: float) -> datetime:

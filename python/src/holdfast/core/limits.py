@@ -33,7 +33,23 @@ PING_TTL_MS = 5_000
 CLOSE_TIMEOUT_MS = 5_000
 WAITER_TTL_MS = 10_000
 MAX_CHAIN_DEPTH = 8
+STALLED_AFTER_MS = 30_000
+"""Default time for which a heartbeat thread covers a blocked event loop."""
+DEADLOCK_AFTER_MS = 1_000
+"""Default time that a nested claim waits before it looks for a deadlock."""
+MAX_DEADLOCK_REQUESTS = 500
+"""Requests that one search for deadlocks sends to the store."""
+MAX_DEADLOCK_RECORDS = 10_000
+"""Leases and waiters that one search for deadlocks keeps."""
 MAX_LOCKS_AT_ONCE = 100
+MAX_FORCING_MS = 15_000
+"""How long a driver without forced claims may take to end leases by force. It may have to wait for their holders."""
+MAX_RENEWAL_PAUSE_MS = 5_000
+"""The longest time between two renewals by a heartbeat. With a renewal a holder learns of a forced release."""
+MIN_HINT_PAUSE_MS = 1_000
+"""How soon a lease is renewed again because of a message that says it was ended by force."""
+MAX_UNANSWERED_RESTORES = 10_000
+"""Restored leases without an answer from the store that the instances on a driver remember."""
 MAX_TEMPLATES = 100
 MAX_RELEASE_TRIES = 6
 """How often a failed release is sent before its lease is left to expire."""

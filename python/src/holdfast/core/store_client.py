@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
-from typing import Callable, Optional, Sequence, Union
+from typing import Callable, Optional, Sequence, Union, cast
 
 from ..errors import HoldfastError, StoreError, UnsupportedError
 from .batch import Batch, Receiver
@@ -15,9 +15,11 @@ from .clock import Clock, Instant, Random, backoff_ms
 from .driver import (
     Claim,
     Driver,
+    ForcingDriver,
     Grant,
     InspectPage,
     InspectQuery,
+    LeaseRecord,
     LeaseRef,
     RateAnswer,
     RateRequest,
@@ -26,9 +28,9 @@ from .driver import (
     Renewal,
 )
 from .in_flight import InFlight
-from .limits import MAX_RELEASE_TRIES
+from .limits import MAX_FORCING_MS, MAX_RELEASE_TRIES
 from .store_answers import checked_page, is_grant, is_rate_answer, is_refusal
-from .wake_ups import WakeUps
+from .wake_ups import Reported, WakeUps
 
 AcquireAnswer = Union[Grant, Refusal]
 
@@ -67,13 +69,11 @@ class StoreClient:
         self.loop = asyncio.get_running_loop()
         self.thread_id = threading.get_ident()
         self.users = 0
+        self.purpose = ""
         self.sends = True
         self.ends_with_session = driver.capabilities.expiry == "session"
         self.background = InFlight()
         """Releases that no caller waits for."""
-        self.on_forced: set[Callable[[str, str, int], None]] = set()
-        """Called with lock name, holder id and token when a claim of an instance on this client has force-released a
-        lock."""
         self._postponed: set[Callable[[], None]] = set()
         self._calls = Calls(driver, clock, call_timeout_ms)
         self.wake_ups = WakeUps(driver, clock, random, self._calls)
@@ -107,6 +107,14 @@ class StoreClient:
         """Sends a renewal once."""
         return self._renewals.ask(renewal)
 
+    def lease_of(self, claim_id: str) -> Optional[Reported]:
+        """The lease of this claim, if an instance on the driver has it."""
+        for client in _clients_of(self.driver):
+            lease = client.wake_ups.leases.get(claim_id)
+            if lease is not None:
+                return lease
+        return None
+
     def consume(self, request: RateRequest) -> asyncio.Future[RateAnswer]:
         return self._consumes.ask(request)
 
@@ -136,6 +144,38 @@ class StoreClient:
 
         self._calls.start(run(), lambda: fail(self._calls.as_error(what, asyncio.CancelledError())))
         return await future
+
+    async def force_release(
+        self, leases: Sequence[LeaseRecord], *, by: str, end_session: bool
+    ) -> Sequence[Union[bool, HoldfastError]]:
+        """See `ForcingDriver`."""
+        what, driver = "end leases by force", cast(ForcingDriver, self.driver)
+        future: asyncio.Future[Sequence[Union[bool, HoldfastError]]] = self.loop.create_future()
+
+        def fail(error: HoldfastError) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        async def run() -> None:
+            try:
+                answers = await driver.force_release(leases, by=by, end_session=end_session)
+            except Exception as error:
+                fail(self._calls.as_error(what, error))
+                return
+            if not future.done():
+                future.set_result(
+                    [self._calls.as_error(what, each) if isinstance(each, Exception) else each for each in answers]
+                )
+
+        if self._calls.failed_with is not None:
+            raise self._calls.failed_with
+        late = StoreError(f"the {self.driver.name} store did not {what} within {MAX_FORCING_MS / 1_000:g} s")
+        timer = self.clock.call_later(MAX_FORCING_MS, lambda: fail(late))
+        self._calls.start(run(), lambda: fail(self._calls.as_error(what, asyncio.CancelledError())))
+        try:
+            return await future
+        finally:
+            timer.cancel()
 
     def withdraw(self, claim: Claim) -> None:
         """Ends every lease and place in the queue that the claim has or will get, in the background. No cancellation of
@@ -240,9 +280,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_clients.clear)
 
 
-def open_store_client(driver: Driver, clock: Clock, random: Random, call_timeout_ms: float) -> StoreClient:
+def open_store_client(
+    driver: Driver, clock: Clock, random: Random, call_timeout_ms: float, purpose: str = "locks"
+) -> StoreClient:
     """Instances that use one driver with the same settings share one client, so that their requests of one turn of the
-    event loop go out in one list.
+    event loop go out in one list. `purpose`: requests for different purposes are never in one list.
 
     Raises `UnsupportedError` while the driver is used in another event loop: its connections belong to that one.
     """
@@ -258,11 +300,12 @@ def open_store_client(driver: Driver, clock: Clock, random: Random, call_timeout
             f"this {driver.name} driver is used in another event loop. Create one for each event loop"
         )
     for client in shared:
-        if client.clock is clock and client.call_timeout_ms == call_timeout_ms:
+        if client.clock is clock and client.call_timeout_ms == call_timeout_ms and client.purpose == purpose:
             client.users += 1
             return client
     client = StoreClient(driver, clock, random, call_timeout_ms)
     client.users = 1
+    client.purpose = purpose
     shared.append(client)
     return client
 
@@ -277,14 +320,18 @@ async def close_store_client(client: StoreClient) -> None:
 
 def forget_store_client(client: StoreClient) -> None:
     """As long as it is known here, its driver cannot be collected."""
-    try:
-        shared = _clients.get(client.driver, [])
-    except TypeError:
-        shared = []
+    shared = _clients_of(client.driver)
     if client in shared:
         shared.remove(client)
         if not shared:
             _clients.pop(client.driver, None)
+
+
+def _clients_of(driver: Driver) -> list[StoreClient]:
+    try:
+        return _clients.get(driver, [])
+    except TypeError:
+        return []
 
 
 def fail_store_client(client: StoreClient, error: HoldfastError) -> None:

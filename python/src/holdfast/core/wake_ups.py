@@ -45,9 +45,17 @@ class Waiter(Protocol):
         joined as the first, and from its first answer on."""
 
 
+class Reported(Protocol):
+    """A lease of this process, as messages concern it."""
+
+    def on_loss_message(self, cause: Exception) -> None:
+        """A message says that the lease was ended by force, or with its session."""
+
+
 class WakeUps:
     """Opens the subscription with the first waiter, keeps it open for a while after the last one, and reopens it when
-    it breaks."""
+    it breaks. A lease needs no subscription where it expires by time: a process that only holds leases is not
+    subscribed. If it is, because a claim waits, messages also reach its leases."""
 
     def __init__(self, driver: Driver, clock: Clock, random: Random, calls: Calls) -> None:
         self._driver = driver
@@ -58,7 +66,10 @@ class WakeUps:
         self._waiters: dict[str, dict[Waiter, None]] = {}
         """The waiters of each lock name, in the order in which they joined."""
         self._waiters_by_claim: dict[str, Waiter] = {}
-        self._leases_by_claim: dict[str, tuple[Callable[[Exception], None], Emitter]] = {}
+        self.leases: dict[str, Reported] = {}
+        """The leases of this process that have not ended, by claim id."""
+        self._listening: dict[object, Emitter] = {}
+        """The leases that need the subscription, with the events of their instances."""
         self._state = "closed"
         """`closed`, `opening`, `open`, or `broken`: will be opened again by a timer."""
         self._subscription: Optional[_Subscription] = None
@@ -103,13 +114,14 @@ class WakeUps:
         """The waiter that sends requests for all of this process's waiters on a name, where the store has no queue."""
         return next(iter(self._waiters.get(lock_name, ())), None)
 
-    def watch_loss(self, claim_id: str, lost: Callable[[Exception], None], events: Emitter) -> Callable[[], None]:
-        """Calls `lost` when the store reports that it has ended the lease. Returns a function that stops watching."""
-        self._leases_by_claim[claim_id] = lost, events
+    def listen_for_loss(self, events: Emitter) -> Callable[[], None]:
+        """Keeps the subscription open for a lease. Returns a function that ends that."""
+        lease = object()
+        self._listening[lease] = events
         self.subscribe()
 
         def stop() -> None:
-            self._leases_by_claim.pop(claim_id, None)
+            self._listening.pop(lease, None)
             self._stop_when_idle()
 
         return stop
@@ -173,23 +185,23 @@ class WakeUps:
         self._tries += 1
         self._retry_timer = self._clock.call_later(backoff_ms(50, 2_000, self._tries, self._random), self._reopen)
         watching = {waiter.events for waiter in self._waiters_by_claim.values()}
-        for events in watching.union(events for _, events in self._leases_by_claim.values()):
+        for events in watching.union(self._listening.values()):
             if events.hears(ListenFailed):
                 events.emit(ListenFailed(cause))
 
     def _reopen(self) -> None:
         self._state = "closed"
-        if self._waiters or self._leases_by_claim:
+        if self._waiters or self._listening:
             self.subscribe()
 
     def _stop_when_idle(self) -> None:
-        if self._state == "closed" or self._waiters or self._leases_by_claim or self._idle_timer is not None:
+        if self._state == "closed" or self._waiters or self._listening or self._idle_timer is not None:
             return
         self._idle_timer = self._clock.call_later(_IDLE_MS, self._stop_if_idle)
 
     def _stop_if_idle(self) -> None:
         self._idle_timer = None
-        if not self._waiters and not self._leases_by_claim and not self._ended:
+        if not self._waiters and not self._listening and not self._ended:
             self._calls.start(self._end())
 
     async def _end(self) -> None:
@@ -212,10 +224,9 @@ class WakeUps:
         return self._waiters_by_claim.get(claim_id)
 
     def lost(self, claim_id: str, cause: Exception) -> None:
-        watching = self._leases_by_claim.get(claim_id)
-        if watching is not None:
-            lost, _ = watching
-            lost(cause)
+        lease = self.leases.get(claim_id)
+        if lease is not None:
+            lease.on_loss_message(cause)
 
 
 class _Subscription:

@@ -42,7 +42,7 @@ CAPABILITIES = Capabilities(
     wake=True,
     metadata=True,
     rate=True,
-    force=True,
+    force="claim",
     groups=True,
 )
 

@@ -72,7 +72,7 @@ capabilities = Capabilities(
     wake=True,
     metadata=True,
     rate=True,
-    force=True,
+    force="claim",
     groups=True,
 )
 

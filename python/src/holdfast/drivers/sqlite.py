@@ -59,7 +59,7 @@ CAPABILITIES = Capabilities(
     wake=True,
     metadata=True,
     rate=True,
-    force=True,
+    force="claim",
     groups=True,
 )
 

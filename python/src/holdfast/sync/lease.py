@@ -140,6 +140,10 @@ class SyncLease:
         """
         return run_surely(self._lease.release)
 
+    def serialize(self) -> str:
+        """Hands the lease over to another process. See `Lease.serialize`. The text is a secret."""
+        return portal().run(self._lease.serialize())
+
     def __enter__(self) -> SyncLease:
         return self
 

@@ -101,6 +101,10 @@ class SyncDistributedLock(SyncInstance):
     def current_lease(self) -> SyncLease:
         """The lease of the innermost block of this instance that runs here. See `DistributedLock.current_lease`."""
         return SyncLease(self._inner.current_lease())
+    def restore(self, text: str, *, heartbeat: bool = False, timeout_seconds: Optional[Seconds] = None) -> SyncLease:
+        """Continues a lease that another process handed over with `lease.serialize()`. See `DistributedLock.restore`.
+        """
+        return run_hold(lambda: self._inner.restore(text, heartbeat=heartbeat, timeout_seconds=timeout_seconds))
 
     def release(self, lock_name: str) -> bool:
         """Releases this instance's lease on the name. True if it was still held. See `DistributedLock.release`."""
@@ -115,10 +119,10 @@ class SyncDistributedLock(SyncInstance):
         """Releases everything that this instance holds. Blocks that run under a lease lose it."""
         portal().run(self._inner.release_all(), is_end=True)
 
-    def force_release(self, lock_name: str, *, by: str) -> List[LockInfo]:
+    def force_release(self, lock_name: str, *, by: str, end_session: bool = False) -> List[LockInfo]:
         """Ends the leases on the name of any holder, and returns those that it ended. See
         `DistributedLock.force_release`."""
-        return portal().run(self._inner.force_release(lock_name, by=by))
+        return portal().run(self._inner.force_release(lock_name, by=by, end_session=end_session))
 
     def inspect(self, lock_name: str) -> LockInspection:
         """Shows the holders of the lock and its waiters. See `DistributedLock.inspect`."""

@@ -28,7 +28,7 @@ class Portal:
     """Runs coroutines in the event loop, and waits for their end in the calling thread."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="holdfast", daemon=True)
         self._thread.start()
 
@@ -51,12 +51,12 @@ class Portal:
             _warn_of_blocked_loop(work)
         running: Optional[_Running[T]] = None
         try:
-            running = _Running(self._loop, work)
+            running = _Running(self.loop, work)
             running.begin()
             return running.result()
         except BaseException as error:
             if running is None or not running.raised(error):
-                (running or _Running(self._loop, work)).interrupt(discard)
+                (running or _Running(self.loop, work)).interrupt(discard)
             raise
 
     def start(self, work: Coroutine[Any, Any, object]) -> None:
@@ -64,7 +64,7 @@ class Portal:
         if sys.is_finalizing():
             work.close()
         else:
-            _Running(self._loop, work).begin()
+            _Running(self.loop, work).begin()
 
     def call(self, function: Callable[[], T]) -> T:
         """Calls a function in the event loop's thread: for what must not run beside the engine."""
@@ -83,7 +83,7 @@ class Portal:
         work = make(call_back)
         self._assert_can_wait(work)
         _warn_of_blocked_loop(work)
-        running = _Running(self._loop, work, call_back.close)
+        running = _Running(self.loop, work, call_back.close)
         try:
             running.begin()
             call_back.serve()
@@ -93,7 +93,7 @@ class Portal:
                 call_back.close()
                 # The thread serves no more, so no function runs. An interrupt may have come between taking a call and
                 # making it, or between its end and the delivery of its result: the coroutine would wait for ever.
-                self._loop.call_soon_threadsafe(call_back.give_up)
+                self.loop.call_soon_threadsafe(call_back.give_up)
                 running.interrupt(None)
             raise
 
@@ -107,10 +107,10 @@ class Portal:
             raise RuntimeError("the synchronous API cannot be used while the interpreter shuts down")
 
     def _run_loop(self) -> None:
-        asyncio.set_event_loop(self._loop)
+        asyncio.set_event_loop(self.loop)
         while True:
             try:
-                self._loop.run_forever()
+                self.loop.run_forever()
             except BaseException:
                 # `sys.exit()` in a callback ends an event loop. All heartbeats would end with it, and every later call
                 # would wait for ever.

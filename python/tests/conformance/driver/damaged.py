@@ -82,7 +82,7 @@ def tokens_rise(what: str, terms: Dict[str, Any], needs: Sequence[str]) -> None:
 # A store may have a fast path for a lock that is not shared, waited for or taken by force.
 tokens_rise("", {}, [])
 tokens_rise(" of shared leases", {"mode": "shared"}, ["shared"])
-tokens_rise(" of claims with force", {"force_up_to": ANY_TOKEN}, ["force"])
+tokens_rise(" of claims with force", {"force_up_to": ANY_TOKEN}, ["force_up_to"])
 
 
 @case("failure 4: when the store’s clock jumps forward, the next holder fences the first one off", needs=["ttl"])
@@ -196,7 +196,7 @@ async def _(ctx: Context) -> None:
 
 @case(
     "failure 43: a forced release is enough to end a waiter that died while the store’s clock was ahead",
-    needs=["queue", "force"],
+    needs=["queue", "force_up_to"],
 )
 async def _(ctx: Context) -> None:
     driver = await ctx.driver()

@@ -21,7 +21,7 @@ from ..heard import listen_on
 from ..suite import Group
 from ..timing import LONG_MS, until
 
-force = Group("driver interface: claims with force", needs=["force"])
+force = Group("driver interface: claims with force", needs=["force_up_to"])
 case = force.case
 
 

@@ -15,7 +15,7 @@ from ..faulty_network import FaultyNetwork, fails
 from ..suite import Group
 from ..timing import LONG_MS, until, within
 
-message_faults = Group("faults: messages", needs=["force", "wake", "ttl"])
+message_faults = Group("faults: messages", needs=["force_up_to", "wake", "ttl"])
 case = message_faults.case
 
 
@@ -98,8 +98,10 @@ async def watched_lease(ctx: Context) -> Watched:
             waiter_ttl_ms=10_000,
         )
     )
-    request = ClaimRequest(ctx.lock_name, LONG_MS, wait_ms=LONG_MS, heartbeat=True, watches_loss=True)
+    request = ClaimRequest(ctx.lock_name, LONG_MS, wait_ms=LONG_MS, heartbeat=True)
     lease = await opened.primitive.acquire(request)
     assert isinstance(lease, HeldLease)
+    # A claim that waits. A lease alone has no subscription.
+    opened.primitive.begin(ClaimRequest(ctx.lock_name, LONG_MS, wait_ms=LONG_MS))
     await until("the subscription", lambda: opened.network.counts["listen"].answered > 0)
     return Watched(lease, opened.network)

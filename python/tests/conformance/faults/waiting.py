@@ -149,7 +149,7 @@ async def _(ctx: Context) -> None:
 
 @case(
     "a waiter is notified when a lease taken by force ends sooner than the one it waited for",
-    needs=["queue", "wake", "force"],
+    needs=["queue", "wake", "force_up_to"],
 )
 async def _(ctx: Context) -> None:
     a, b = await ctx.lock(), await ctx.lock(**WOKEN_OR_NOTHING)

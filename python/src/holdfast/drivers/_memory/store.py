@@ -24,8 +24,9 @@ from ...core.driver import (
     Renewal,
     WaiterRecord,
 )
+from ...core.lock_share import fits_beside
 from ...errors import StoreError
-from .._shared.admission import admitted, fits_beside
+from .._shared.admission import admitted
 from .._shared.gcra import Moment, policy_of, take_step
 from .._shared.groups import left_over
 

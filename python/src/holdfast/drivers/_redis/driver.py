@@ -54,7 +54,7 @@ CAPABILITIES = Capabilities(
     wake=True,
     metadata=True,
     rate=True,
-    force=True,
+    force="claim",
     groups=True,
 )
 CLUSTER_CAPABILITIES = replace(

@@ -35,8 +35,12 @@ def ballot_keys(prefix: str, lock_names: Sequence[str], are_repairs: bool) -> li
     keys = [lock_keys(prefix, name) for name in lock_names]
     counters = [slot_counter(slot_of(each.plain)) for each in keys]
     # A lease that was ended by force is not repaired: see bar.lua.
-    bars = [sibling_key(k.plain, "b") for k in keys] if are_repairs else []
+    bars = [bar_key(prefix, name) for name in lock_names] if are_repairs else []
     return [*counters, *(k.plain for k in keys), *(k.data for k in keys), *(k.order for k in keys), VOTER, *bars]
+
+
+def bar_key(prefix: str, lock_name: str) -> str:
+    return sibling_key(lock_keys(prefix, lock_name).plain, "b")
 
 
 def is_own_key(key: str) -> bool:

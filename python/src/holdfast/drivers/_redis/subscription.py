@@ -39,6 +39,7 @@ class _Session:
     slots: set[int] = field(default_factory=set)
     subscribers: dict[str, asyncio.Future[Subscriber]] = field(default_factory=dict)
     all: list[Subscriber] = field(default_factory=list)
+    hears_forced: bool = False
 
 
 class Subscription:
@@ -142,12 +143,7 @@ class Subscription:
                 nodes = await self._link.nodes()
                 subscriber = await self._subscriber_at(session, nodes[0])
                 await subscriber.subscribe(self._channel(), False)
-                try:
-                    await subscriber.subscribe(FORCED_CHANNEL, False)
-                except Exception as error:
-                    # Without the right to this channel, a client learns of a forced release with its next renewal.
-                    if not is_forbidden(error):
-                        raise
+                await self._hear_forced(session, subscriber)
             # The connection may have been lost after it was subscribed.
             if session.ended is not None:
                 raise session.ended
@@ -166,9 +162,16 @@ class Subscription:
             subscriber = await self._subscriber_at(session, node)
             await subscriber.subscribe(self._channel(slot), True)
             session.slots.add(slot)
+            await self._hear_forced(session, subscriber)
         except Exception as error:
             # The slot may have just moved. All listeners subscribe again, when the client knows the new node.
             self._lost(session, store_error("subscribe", error, self._link.place))
+
+    async def _hear_forced(self, session: _Session, subscriber: Subscriber) -> None:
+        """Forced releases are published to a whole Cluster, so one node is enough."""
+        if not session.hears_forced:
+            session.hears_forced = True
+            await subscribe_to_forced(subscriber)
 
     async def _subscriber_at(self, session: _Session, node: Node) -> Subscriber:
         known = session.subscribers.get(node.id)
@@ -179,7 +182,7 @@ class Subscription:
     async def _open_subscriber(self, session: _Session, node: Node) -> Subscriber:
         def message(channel: str, text: str) -> None:
             if channel == FORCED_CHANNEL:
-                self._forced(text)
+                tell_forced(text, self._listeners)
             else:
                 self._message(channel, text)
 
@@ -223,9 +226,19 @@ class Subscription:
         for listener in list(self._listeners):
             listener.wake(claim.lock_name, claim.claim_id)
 
-    def _forced(self, text: str) -> None:
-        """Only a hint: a client that has such a lease asks the store."""
-        lost, by = read_forced(text)
-        for claim_id in lost:
-            for listener in list(self._listeners):
-                listener.lost(claim_id, StoreError(f"it was force-released by {by[:_MOST_HOLDER_ID]}"))
+
+async def subscribe_to_forced(subscriber: Subscriber) -> None:
+    """Without the right to this channel, a client learns of a forced release with its next renewal."""
+    try:
+        await subscriber.subscribe(FORCED_CHANNEL, False)
+    except Exception as error:
+        if not is_forbidden(error):
+            raise
+
+
+def tell_forced(text: str, listeners: Sequence[DriverListener]) -> None:
+    """Only a hint: a client that has such a lease asks the store."""
+    lost, by = read_forced(text)
+    for claim_id in lost:
+        for listener in list(listeners):
+            listener.lost(claim_id, StoreError(f"it was force-released by {by[:_MOST_HOLDER_ID]}"))

@@ -1,4 +1,4 @@
-"""Notifies the waiters of a Redlock that a lock was released.
+"""Notifies the waiters of a Redlock that a lock was released, and passes on forced releases.
 
 The nodes have no queue, so the message goes to every subscriber. Each node publishes it in the same step as the
 release, and a client subscribes to at least a quorum. Waiters are woken when the message has arrived from a quorum of
@@ -19,8 +19,9 @@ from ...core.tasks import ignore_outcome, start_task
 from ...errors import ClosedError, StoreError
 from .._redis.connection import Subscriber
 from .._redis.failures import store_error
-from .._redis.keys import RELEASED_CHANNEL
+from .._redis.keys import FORCED_CHANNEL, RELEASED_CHANNEL
 from .._redis.records import json_text
+from .._redis.subscription import subscribe_to_forced, tell_forced
 from .node import VotingNode
 
 _MAX_REMEMBERED = 1_000
@@ -210,10 +211,10 @@ class ReleaseBroadcast:
                 self._in_background(session, self._subscribe_later(session, node))
 
         (server,) = await node.driver.link.nodes()
-        subscriber = await server.subscriber(lambda _, text: self._message(node, text))
+        subscriber = await server.subscriber(lambda channel, text: self._received_on(channel, node, text))
         session.all.append(subscriber)
         try:
-            await subscriber.subscribe(RELEASED_CHANNEL, False)
+            await asyncio.gather(subscriber.subscribe(RELEASED_CHANNEL, False), subscribe_to_forced(subscriber))
             if session.over or subscriber.ended is not None:
                 raise StoreError("the subscription ended while it was opened")
         except BaseException:
@@ -233,6 +234,12 @@ class ReleaseBroadcast:
             self.end()
         for listener in listeners:
             listener.disconnected(cause)
+
+    def _received_on(self, channel: str, node: VotingNode, text: str) -> None:
+        if channel == FORCED_CHANNEL:
+            tell_forced(text, self._listeners)
+        else:
+            self._message(node, text)
 
     def _message(self, node: VotingNode, text: str) -> None:
         lock_name = _lock_name_in(text)

@@ -27,6 +27,7 @@ from ...core.driver import (
     StopListening,
 )
 from ...errors import ClosedError, HoldfastError, InvalidArgumentError, StoreError, UnsupportedError
+from .._redis.failures import store_error
 from .._redis.keys import RELEASED_CHANNEL, slot_tag
 from .._redis.records import REPAIRS, Proposal
 from .attempts import Attempt, Attempts
@@ -46,13 +47,13 @@ CAPABILITIES = Capabilities(
     wake=True,
     metadata=True,
     rate=False,
-    force=False,
+    force="call",
     groups=False,
     reasons={
         "limit": "majorities do not preserve a count. With 2 permits and 3 nodes, 3 clients can each find a majority "
         "that has room",
         "rate": "majorities do not preserve a count. Each node would see only some of what was taken",
-        "force": "a lock is granted by a majority, and no node could end the leases of the others in the same step",
+        "force": "no node could end the leases of the others in the same step. `force_release` ends them one by one",
     },
 )
 
@@ -289,18 +290,7 @@ class RedlockDriver:
 
     async def release(self, leases: Sequence[LeaseRef]) -> Sequence[Union[bool, Exception]]:
         self._assert_open()
-        released = [self._attempts.release(lease) for lease in leases]
-        flat = [each for parts in released for each in parts]
-        call_id = secrets.token_urlsafe(12)
         quorum, count = self._quorum, len(self._nodes.all)
-
-        async def call(node: VotingNode) -> Sequence[Union[bool, Exception]]:
-            def unpublished(error: StoreError) -> None:
-                self._node_failed(NodeError(node.name, error))
-
-            sent = await node.release(flat, RELEASED_CHANNEL, lambda lease: message_of(lease, call_id), unpublished)
-            answers = iter(sent)
-            return [_any_of([next(answers) for _ in parts]) for parts in released]
 
         def decide(votes: Votes[bool], entry: int) -> Union[_Ended, Exception, None]:
             ended = votes.answers.count(True)
@@ -309,6 +299,62 @@ class RedlockDriver:
             if ended + len(votes.errors) + votes.pending < quorum:
                 return _Ended(False)
             return quorum_error("release", quorum, count, votes.errors) if votes.pending == 0 else None
+
+        return await self._release(leases, decide)
+
+    async def force_release(
+        self, leases: Sequence[LeaseRecord], *, by: str, end_session: bool
+    ) -> Sequence[Union[bool, Exception]]:
+        """Each node compares claim and token, as in any release. A lease that a quorum of the nodes does not have any
+        more has ended, even if the other nodes are away and still have it: its holder needs a quorum for every renewal.
+        A renewal that comes between the nodes makes its holder repair the lease on those that have ended it, so each of
+        them refuses that first."""
+        self._assert_open()
+        quorum, count = self._quorum, len(self._nodes.all)
+
+        def decide(votes: Votes[bool], entry: int) -> Union[_Ended, Exception, None]:
+            if len(votes.answers) >= quorum:
+                return _Ended(True in votes.answers)
+            failed = len(votes.errors) > count - quorum
+            return quorum_error("end the lease", quorum, count, votes.errors) if failed else None
+
+        refs = [LeaseRef(each.lock_name, each.claim_id, each.fencing_token) for each in leases]
+        # Its holder learns with its next renewal that it has ended, and repairs it no more.
+        bar_ms = _HOUR_US // 1_000 if self._longest_ttl_ms is None else self._longest_ttl_ms
+        answers = await self._release(refs, decide, bar_ms)
+        ended = [ref.claim_id for ref, answer in zip(refs, answers) if answer is True]
+        if ended:
+            # A caller that closes the driver after this must not cut the messages off.
+            await asyncio.gather(*(self._publish_forced(node, ended, by) for node in self._nodes.all))
+        return answers
+
+    async def _publish_forced(self, node: VotingNode, claim_ids: Sequence[str], by: str) -> None:
+        """After the leases were ended: a holder that asks earlier has its lease."""
+        try:
+            await asyncio.wait_for(node.publish_forced(claim_ids, by), self._nodes.timeout_seconds)
+        except Exception as error:
+            self._node_failed(NodeError(node.name, store_error("publish", error, node.place)))
+
+    async def _release(
+        self,
+        leases: Sequence[LeaseRef],
+        decide: Callable[[Votes[bool], int], Union[_Ended, Exception, None]],
+        bar_ms: Optional[int] = None,
+    ) -> Sequence[Union[bool, Exception]]:
+        """On every node, and notifies waiters. `bar_ms`: for how long no node may repair the leases."""
+        released = [self._attempts.release(lease) for lease in leases]
+        flat = [each for parts in released for each in parts]
+        call_id = secrets.token_urlsafe(12)
+
+        async def call(node: VotingNode) -> Sequence[Union[bool, Exception]]:
+            def unpublished(error: StoreError) -> None:
+                self._node_failed(NodeError(node.name, error))
+
+            if bar_ms is not None:
+                await node.bar(flat, bar_ms)
+            sent = await node.release(flat, RELEASED_CHANNEL, lambda lease: message_of(lease, call_id), unpublished)
+            answers = iter(sent)
+            return [_any_of([next(answers) for _ in parts]) for parts in released]
 
         ask: Ask[VotingNode, bool, Union[_Ended, Exception]] = Ask(len(leases), call, decide)
         outcomes = await self._nodes.ask(ask)

@@ -12,19 +12,20 @@ from ...errors import StoreError
 from .._redis.checks import RedisWarning, info_field
 from .._redis.driver import RedisDriver
 from .._redis.failures import is_forbidden_command, store_error
-from .._redis.keys import ballot_keys
+from .._redis.keys import FORCED_CHANNEL, ballot_keys, bar_key
 from .._redis.lists import Part
 from .._redis.records import (
     REPAIRS,
     Proposal,
     TokenRefusal,
     ballot_args,
+    json_text,
     read_acquire,
     release_args,
     text_of,
     unexpected_reply,
 )
-from .._redis.scripts import ScriptCall, ballot_script, run_scripts
+from .._redis.scripts import ScriptCall, ballot_script, protocol_script, run_scripts
 from .._redis.walk import inspect_names
 
 Answer = Union[Grant, Refusal, TokenRefusal, Exception]
@@ -109,6 +110,36 @@ class VotingNode:
 
         return await lists.send(leases, send)
 
+    async def bar(self, leases: Sequence[LeaseRef], kept_ms: int) -> None:
+        """No holder repairs the leases on this node for that long. Raises if the node has not noted it."""
+        lists = self.driver.lists
+
+        async def send(part: Part[LeaseRef]) -> list[list[None]]:
+            calls = [
+                ScriptCall(
+                    [bar_key(lists.prefix, each.lock_name) for each in chunk],
+                    [str(kept_ms), *(str(each.fencing_token or 0) for each in chunk)],
+                )
+                for chunk in part.chunks
+            ]
+            for reply in await run_scripts(lists.link, "end leases by force", protocol_script("bar"), calls):
+                if isinstance(reply, Exception):
+                    raise store_error("end leases by force", reply, self.place)
+            return [[None] * len(chunk) for chunk in part.chunks]
+
+        for answer in await lists.send(leases, send):
+            if isinstance(answer, Exception):
+                raise answer
+
+    async def publish_forced(self, claim_ids: Sequence[str], by: str) -> None:
+        (node,) = await self.driver.link.nodes()
+        texts = [
+            json_text({"lost": claim_ids[at : at + _MAX_IDS], "by": by}) for at in range(0, len(claim_ids), _MAX_IDS)
+        ]
+        for reply in await node.exchange("publish", [("PUBLISH", FORCED_CHANNEL, text) for text in texts]):
+            if isinstance(reply, Exception):
+                raise reply
+
     async def inspect_names(self, lock_names: Sequence[str]) -> InspectPage:
         """All leases of these names."""
         return await inspect_names(self.driver.link, self.driver.lists.prefix, lock_names)
@@ -151,6 +182,8 @@ class VotingNode:
         return "\n".join(texts)
 
 
+_MAX_IDS = 100
+"""In one message about forced releases."""
 _WHY_NO_REPLICAS = (
     "A replica that takes over has not received all leases, so it does not vote for longest_ttl_seconds. Redlock needs "
     "independent servers: use nodes without replicas"

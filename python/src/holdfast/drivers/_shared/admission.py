@@ -5,34 +5,11 @@ The rules are those of protocol/sqlite/README.md, "Admission".
 
 from __future__ import annotations
 
-from typing import Iterable, Optional, Protocol, Sequence, TypeVar
+from typing import Iterable, TypeVar
 
-from ...core.driver import Mode
-
-
-class Share(Protocol):
-    """The part of a lock that a lease has, or that a waiter needs."""
-
-    @property
-    def mode(self) -> Mode: ...
-
-    @property
-    def limit(self) -> Optional[int]: ...
-
-    @property
-    def permits(self) -> int: ...
-
+from ...core.lock_share import Share, fits_beside
 
 S = TypeVar("S", bound=Share)
-
-
-def fits_beside(share: Share, held: Sequence[Share]) -> bool:
-    """Whether a claim can be granted beside the leases. Only its own limit counts, never that of another client."""
-    if share.mode == "exclusive":
-        return not held
-    if any(each.mode == "exclusive" for each in held):
-        return False
-    return share.limit is None or sum(each.permits for each in held) + share.permits <= share.limit
 
 
 def admitted(leases: Iterable[Share], queue: Iterable[S]) -> list[S]:

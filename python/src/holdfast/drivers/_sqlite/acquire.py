@@ -8,7 +8,8 @@ import sqlite3
 from typing import Optional, Sequence, Union
 
 from ...core.driver import Claim, Grant, Refusal
-from .._shared.admission import Share, admitted
+from ...core.lock_share import Share
+from .._shared.admission import admitted
 from .._shared.groups import in_groups, left_over
 from .connection import Connection
 from .lock_view import LockView, LockViews

@@ -6,7 +6,7 @@ import sqlite3
 import time
 from typing import Optional, Sequence
 
-from .._shared.admission import Share
+from ...core.lock_share import Share
 from .connection import Connection
 from .rows import MAX_AHEAD, Front, Held, front_of, held_beside, largest_limit, waiters_of
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional, Sequence
 
 from ...core.driver import LeaseRecord, Mode, WaiterRecord
-from .._shared.admission import Share
+from ...core.lock_share import Share
 from .connection import Connection
 
 QUEUE_WINDOWS = (1, 32)

@@ -1,6 +1,6 @@
-"""Finds out which waiters of this driver should ask again, and rings the bell when it may be the turn of another
-process. A check only reads. A check that wrote would trigger the checks of other processes, which would trigger this
-one again."""
+"""Finds out which waiters of this driver should ask again and which leases were ended by force, and rings the bell when
+it may be the turn of another process. A check only reads. A check that wrote would trigger the checks of other
+processes, which would trigger this one again."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class WakeUps:
         """The claims of this driver that are in a queue, by lock name."""
         self._first: dict[str, tuple[str, float]] = {}
         """The first waiter of each lock at the last check, and the end of the lease that it waited for."""
+        self._last_forced = 0
+        """The forced releases up to this id have been reported."""
         self._version = (0, 0)
         self._news_is_due = False
         connection.on_moved = self._moved
@@ -99,7 +101,20 @@ class WakeUps:
             return 0
         self._version = version
         self._news_is_due = False
+        try:
+            self._connection.look(self._report_forced)
+        except Exception as error:
+            self._disconnected(error)
+            return 0
         return self._check(list(self._waiting), with_news=True)
+
+    def _report_forced(self) -> None:
+        since_ms = read_now(self._connection) - _RECENT_MS
+        for row in self._connection.all("forced_releases_since", self._last_forced, since_ms):
+            self._last_forced = row["id"]
+            claim_id, cause = row["claim_id"], StoreError(f"it was force-released by {row['forced_by']}")
+            for listener in self._listeners:
+                self._notify(lambda each=listener, id=claim_id, why=cause: each.lost(id, why))  # type: ignore[misc]
 
     def _check(self, lock_names: Sequence[str], with_news: bool) -> int:
         """Never raises: the transaction before it has been committed, and its answer must arrive."""
@@ -153,6 +168,8 @@ class WakeUps:
 
     def _moved(self) -> None:
         path = self._connection.path
+        # Another file counts from the beginning.
+        self._last_forced = 0
         self._disconnected(StoreError(f"the lock file {path} was removed or replaced, and was opened again"))
 
     def _disconnected(self, error: Exception) -> None:
@@ -161,3 +178,7 @@ class WakeUps:
         self._notify(self._stop_watching)
         for listener in listeners:
             self._notify(lambda listener=listener: listener.disconnected(cause))  # type: ignore[misc]
+
+
+_RECENT_MS = 10_000
+"""The holders of leases that were ended earlier have asked since."""
