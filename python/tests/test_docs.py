@@ -32,7 +32,8 @@ SAYS = {
     "guides/python.md 3": "True True\nTrue\norder:7 by post True\n",
     "guides/python.md 4": "LEASE_LOST report\n",
     "guides/python.md 5": "part 0\npart 1\npart 2\n",
-    "guides/python.md 6": "False\n",
+    "guides/python.md 6": "False api True\n",
+    "guides/python.md 7": "False\n",
     "guides/monitoring.md 1": "0\n",
     "reference/events.md 1": "acquired order:123\n",
 }

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, AsyncIterator, Awaitable, Callable, List
 
 import pytest
-from holdfast import DistributedLock, InvalidArgumentError, Lease, LeaseLostError, StoreError
+from holdfast import DistributedLock, InvalidArgumentError, Lease, LeaseLostError, StoreError, SyncDistributedLock
 from holdfast.core.driver import Refusal
 from holdfast.drivers.memory import MemoryDriver, memory_driver
 
@@ -202,3 +202,27 @@ async def test_an_answer_that_cannot_be_printed_fails_its_own_request(answer: An
     with pytest.raises(StoreError, match="memory"):
         await lock.inspect("a")
     await lock.close()
+
+
+@pytest.mark.parametrize("several", [False, True])
+async def test_the_end_of_an_inner_block_asks_the_store_and_nothing_follows_a_forced_release(
+    locks: Locks, several: bool
+) -> None:
+    lock, network = locks.behind_network()
+    steps: List[str] = []
+    with pytest.raises(LeaseLostError):
+        async with lock.lock(NAME, heartbeat=False):
+            async with lock.locks([NAME]) if several else lock.lock(NAME):
+                await locks().force_release(NAME, by="ada")
+                steps.append("inner")
+            steps.append("after the inner block")
+    assert steps == ["inner"] and network.counts["renew"].calls == 1
+
+
+def test_the_end_of_an_inner_block_of_a_thread_raises_the_loss(sqlite_url: str) -> None:
+    with SyncDistributedLock(sqlite_url) as lock, SyncDistributedLock(sqlite_url) as other:
+        with pytest.raises(LeaseLostError):
+            with lock.lock(NAME):
+                with pytest.raises(LeaseLostError):
+                    with lock.lock(NAME):
+                        other.force_release(NAME, by="ada")

@@ -39,6 +39,12 @@ expose({
     return { ...lease.toJSON(), acquiredAt: lease.acquiredAt.getTime(), remaining: lease.remainingSeconds }
   },
   acquire: async (name) => (await lock.acquire(name)).acquired,
+  forceRelease: async (name) => (await lock.forceRelease(name, { by: 'ada' })).map(({ holderId }) => holderId),
+  whyLost: () => new Promise((resolve) => {
+    const tell = () => resolve(`${lease.signal.reason}`)
+    if (lease.signal.aborted) tell()
+    else lease.signal.addEventListener('abort', tell)
+  }),
   release: () => lease.release(),
   // Holds the first lock, and waits for the second one: before or after another claim waits for the first.
   both: (first, second, when) =>
@@ -66,6 +72,7 @@ async def process(event_loop: asyncio.AbstractEventLoop) -> AsyncIterator[NodeWo
 
 
 HANDS_OVER = ["sqlite", "redis", "cluster", "redlock", "postgres"]
+ENDS_BY_FORCE = ["redis", "redlock", "advisory"]
 SHOWS_WAITERS = ["sqlite", "redis", "cluster", "postgres", "advisory"]
 
 
@@ -167,3 +174,23 @@ async def test_a_cycle_of_python_and_node_ends_with_the_error_of_the_younger(
                 assert refused.value.code == "DEADLOCK"
         if younger == "python":
             assert await there == "both"
+
+
+@pytest.mark.parametrize("url", ENDS_BY_FORCE, indirect=True)
+async def test_each_language_ends_a_lease_of_the_other_by_force_and_no_other_lock_of_its_holder(
+    node: NodeWorker, url: str, lock_name: str
+) -> None:
+    other_name = f"{lock_name} beside"
+    async with DistributedLock(url, holder_id="python") as lock:
+        other = await lock.hold(other_name, timeout_seconds=30)
+        held = await lock.hold(lock_name, timeout_seconds=3)
+        assert await node.call("forceRelease", lock_name) == ["python"]
+        await held.lost
+        assert not held.held and await held.release() is False
+        assert other.held and await other.release() is True
+
+        await node.call("hold", lock_name, {"timeoutSeconds": 3})
+        [ended] = await lock.force_release(lock_name, by="ada")
+        assert ended.holder_id == "node"
+        assert "was lost" in await node.call("whyLost")
+        assert await lock.acquire(lock_name)

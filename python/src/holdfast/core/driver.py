@@ -111,6 +111,8 @@ class LeaseRecord:
     """None if the lease lasts as long as its session."""
     limit: Optional[int] = None
     metadata: Optional[Metadata] = None
+    session: Optional[str] = None
+    """For `session` expiry: the session that holds it, as its server names it."""
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,7 @@ def checked_lease(record: LeaseRecord) -> LeaseRecord:
         expires_at_ms=None if end is None else _nearest_time(end),
         limit=_limit(record.limit),
         metadata=metadata,
+        session=None if record.session is None else _text(record.session),
     )
 
 

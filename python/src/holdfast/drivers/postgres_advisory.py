@@ -14,6 +14,7 @@ from ..core.driver import (
     Grant,
     InspectPage,
     InspectQuery,
+    LeaseRecord,
     LeaseRef,
     RateAnswer,
     RateRequest,
@@ -25,12 +26,13 @@ from ..core.driver import (
 from ..core.tasks import settles_within
 from ..errors import ClosedError, HoldfastError, InvalidArgumentError, StoreError, UnsupportedError
 from ._postgres.clients import connections_of, open_connections
-from ._postgres.connections import Opener
+from ._postgres.connections import Opener, Row
 from ._postgres.errors import store_error_from
 from ._postgres.url import postgres_url
 from ._postgres_advisory.acquire import Acquire, grant_of
 from ._postgres_advisory.callers_connection import callers_connection
-from ._postgres_advisory.held_locks import SessionLease, advisory_key
+from ._postgres_advisory.force_release import force_release
+from ._postgres_advisory.held_locks import SessionLease, advisory_key, release_request_key
 from ._postgres_advisory.inspect_locks import inspect_locks
 from ._postgres_advisory.lock_in_transaction import (
     lock_in_transaction,
@@ -67,13 +69,14 @@ CAPABILITIES = Capabilities(
     wake=True,
     metadata=False,
     rate=False,
-    force=False,
+    force="call",
     groups=False,
     reasons={
         "limit": "an advisory lock is free, shared or exclusive, and the server does not count. The postgres driver "
         "has limits",
         "rate": "it stores nothing that could be counted. The postgres driver has them",
-        "force": "the server gives a session lock to no other session before its own has ended",
+        "force": "the server gives a session lock to no other session before its own has ended. `force_release` asks "
+        "the holder to let go",
     },
 )
 
@@ -285,8 +288,12 @@ class PostgresAdvisoryDriver:
     def _report_loss(self, session: Session, cause: BaseException) -> None:
         error = store_error_from(cause, place=self.place)
         for claim_id in list(session.leases):
-            for listener in list(self._listeners):
-                listener.lost(claim_id, error)
+            self._report_lost(claim_id, error)
+
+    def _report_lost(self, claim_id: str, cause: Exception) -> None:
+        """Every holder of a lease listens, so it loses the lease at once."""
+        for listener in list(self._listeners):
+            listener.lost(claim_id, cause)
 
     def _report_grant(self, claim: Claim, lease: SessionLease, kept_ms: float) -> None:
         grant = grant_of(claim, lease)
@@ -296,9 +303,13 @@ class PostgresAdvisoryDriver:
             # A claim whose call is in flight ignores the grant, and the answer to that call may be older than it.
             listener.wake(claim.lock_name, claim.claim_id)
 
-    def _session_of(self, claim_id: str, fencing_token: Optional[int]) -> Optional[Session]:
+    @property
+    def _sessions(self) -> List[Session]:
         current = self._main.current
-        for session in [*([] if current is None else [current]), *self._waiting.sessions]:
+        return [*([] if current is None else [current]), *self._waiting.sessions]
+
+    def _session_of(self, claim_id: str, fencing_token: Optional[int]) -> Optional[Session]:
+        for session in self._sessions:
             lease = session.leases.get(claim_id) if session.lost is None else None
             if lease is not None and fencing_token in (None, lease.fencing_token):
                 return session
@@ -310,16 +321,78 @@ class PostgresAdvisoryDriver:
         for renewal in renewals:
             self._waiting.settled(renewal.claim_id)
         asked = list({id(session): session for session in sessions if session is not None}.values())
-        answers = await asyncio.gather(*(self._proof_of(session) for session in asked))
-        proofs: Dict[int, Union[RenewAnswer, Exception]] = {id(session): each for session, each in zip(asked, answers)}
-        return ["lost" if session is None else proofs[id(session)] for session in sessions]
+        raised = await asyncio.gather(*(session.prove() for session in asked), return_exceptions=True)
+        failures: Dict[int, Exception] = {}
+        for session, each in zip(asked, raised):
+            # One that was lost is asked for nothing.
+            if isinstance(each, BaseException) and session.lost is None:
+                failures[id(session)] = store_error_from(each, place=self.place)
+        flagged = next((session for session, each in zip(asked, raised) if each is True), None)
+        if flagged is not None:
+            await self._end_requested(flagged)
+        answers: List[Union[RenewAnswer, Exception]] = []
+        for renewal in renewals:
+            held_by = self._session_of(renewal.claim_id, renewal.fencing_token)
+            answers.append("lost" if held_by is None else failures.get(id(held_by), "held"))
+        return answers
 
-    async def _proof_of(self, session: Session) -> Union[RenewAnswer, Exception]:
+    async def _end_requested(self, session: Session) -> None:
+        """Ends the leases that other clients ask this process to let go of. The server says who asks, and only a role
+        that could end the session counts. So this is no message that could be forged."""
         try:
-            await session.prove()
-            return "held"
-        except Exception as error:
-            return "lost" if session.lost is not None else store_error_from(error, place=self.place)
+            requests = await session.release_requests()
+        except Exception:
+            return  # The next renewal looks again.
+        ended: List[LeaseRef] = []
+        for lease in [lease for each in self._sessions for lease in each.leases.values()]:
+            of = lease.request
+            role = requests.get(release_request_key(of.claim_id, lease.fencing_token))
+            if role is not None:
+                ended.append(LeaseRef(of.lock_name, of.claim_id, lease.fencing_token))
+                self._report_lost(of.claim_id, StoreError(f"the role {role} ended it"))
+        if ended:
+            await self._release_all(ended)
+
+    async def force_release(
+        self, leases: Sequence[LeaseRecord], *, by: str, end_session: bool
+    ) -> Sequence[Union[bool, Exception]]:
+        """See `ForcingDriver`. A holder that does not renew its lease does not let go of it."""
+        return await self._with_store_errors(lambda: self._force_release(leases, by, end_session))
+
+    async def _force_release(
+        self, leases: Sequence[LeaseRecord], by: str, end_session: bool
+    ) -> Sequence[Union[bool, Exception]]:
+        self._check_open()
+        own = [self._session_of(each.claim_id, each.fencing_token) is not None for each in leases]
+        others = [lease for lease, is_own in zip(leases, own) if not is_own]
+        answers = iter(await self._force_others(others, by, end_session) if others else ())
+        mine = [
+            LeaseRef(each.lock_name, each.claim_id, each.fencing_token) for each, is_own in zip(leases, own) if is_own
+        ]
+        for lease in mine:
+            # Core releases a lease that it has lost.
+            self._report_lost(lease.claim_id, StoreError(f"it was ended by {by}"))
+        if mine:
+            await self._in_turn(lambda: self._release_all(mine))
+        return [True if is_own else next(answers) for is_own in own]
+
+    async def _force_others(
+        self, leases: Sequence[LeaseRecord], by: str, end_session: bool
+    ) -> Sequence[Union[bool, Exception]]:
+        session = await self._main.get()
+
+        async def look(keys: Sequence[int]) -> Sequence[Row]:
+            async def read() -> Sequence[Row]:
+                return await session.locks(keys)
+
+            return await self._in_turn(read)
+
+        connection = await self._connections.dedicate()
+        try:
+            return await force_release(connection, look, leases, by=by, end_session=end_session, lead=session.lead)
+        finally:
+            # An error while it closes leaves nothing behind: its locks end with it.
+            await asyncio.gather(connection.close(), return_exceptions=True)
 
     async def _release_all(self, leases: Sequence[LeaseRef]) -> List[Union[bool, Exception]]:
         answers: List[Union[bool, Exception]] = [False for _ in leases]

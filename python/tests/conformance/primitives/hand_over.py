@@ -7,13 +7,21 @@ from typing import List
 
 import pytest
 
-from holdfast import InvalidArgumentError, Lease, LeaseLostError, NotHeldError, StoreError, UnsupportedError
+from holdfast import (
+    DistributedLock,
+    InvalidArgumentError,
+    Lease,
+    LeaseLostError,
+    NotHeldError,
+    StoreError,
+    UnsupportedError,
+)
 
 from ..context import Context
 from ..driver_calls import assert_untouched, lease_on, leases_on
 from ..faulty_network import HeldCall, fails, hold_request, loses_reply
 from ..suite import Group
-from ..timing import BRIEF_SECONDS, timers_run, until, within
+from ..timing import BRIEF_SECONDS, LONG_MS, timers_run, until, within
 
 hand_over = Group("DistributedLock: a lease that is handed over", needs=["ttl"])
 case = hand_over.case
@@ -136,13 +144,14 @@ async def _(ctx: Context) -> None:
 
 @case("an unanswered restore bounds what the same instance trusts after the next one")
 async def _(ctx: Context) -> None:
-    a, b = await ctx.lock(), await ctx.lock(call_timeout_seconds=0.7)
+    a, b = await ctx.lock(), await ctx.lock()
     text = await (await a.lock.hold(ctx.lock_name)).serialize()
     renewal = hold_request()
     b.network.once("renew", renewal.fault)
-    # It may arrive at any later moment, and then the lease ends after five seconds.
-    with pytest.raises(StoreError):
-        await b.lock.restore(text, timeout_seconds=5)
+    # It may arrive at any later moment, and then the lease ends after five seconds. All instances on a driver know.
+    async with DistributedLock(b.network.driver, call_timeout_seconds=0.1) as hasty:
+        with pytest.raises(StoreError):
+            await hasty.restore(text, timeout_seconds=5)
     await bounded_by_five_seconds(await b.lock.restore(text, timeout_seconds=40), renewal)
 
 
@@ -177,7 +186,7 @@ async def _(ctx: Context) -> None:
 @case("an unanswered renewal bounds what the next process trusts")
 async def _(ctx: Context) -> None:
     a, b = await ctx.lock(call_timeout_seconds=0.1), await ctx.lock()
-    first = await a.lock.hold(ctx.lock_name)
+    first = await a.lock.hold(ctx.lock_name, blocking_timeout_seconds=LONG_MS / 1_000)
     renewal = hold_request()
     a.network.once("renew", renewal.fault)
     # It may arrive at any later moment, and then the lease ends after five seconds.
@@ -218,7 +227,7 @@ async def _(ctx: Context) -> None:
 @case("a hand-over that waits for the store ends no later than the call’s deadline")
 async def _(ctx: Context) -> None:
     a, b = await ctx.lock(call_timeout_seconds=0.1), await ctx.lock()
-    first = await a.lock.hold(ctx.lock_name)
+    first = await a.lock.hold(ctx.lock_name, blocking_timeout_seconds=LONG_MS / 1_000)
     a.network.always("renew", a.network.hangs)
     extending = asyncio.ensure_future(first.extend(30))
     await until("the extension", lambda: a.network.counts["renew"].calls > 0)

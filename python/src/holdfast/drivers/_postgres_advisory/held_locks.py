@@ -81,6 +81,11 @@ class HeldLocks:
         self._keys.clear()
 
 
+def release_request_key(claim_id: str, fencing_token: int) -> int:
+    """The key by which a client asks the holder of a lease to let go of it."""
+    return advisory_key(f"holdfast:force-release:{claim_id}:{fencing_token}")
+
+
 def advisory_key(lock_name: str) -> int:
     """The key of a lock name among PostgreSQL's advisory locks: `pg_advisory_lock(key)` excludes Holdfast's leases.
 

@@ -12,12 +12,14 @@ from .held_locks import advisory_key
 
 def holder_of(lock_name: str, rows: Sequence[Row]) -> Optional[LeaseRecord]:
     key = str(advisory_key(lock_name))
-    held = [row for row in rows if row["granted"] and row["key"] == key]
-    for row in held:
-        for lease in _leases_in(row):
-            if lease.lock_name == lock_name:
-                return lease
-    return _unnamed(held[0], lock_name) if held else None
+    held = [lease for row in rows if row["granted"] and row["key"] == key for lease in leases_on(lock_name, row)]
+    return next((lease for lease in held if lease.fencing_token > 0), held[0] if held else None)
+
+
+def leases_on(lock_name: str, row: Row) -> List[LeaseRecord]:
+    """The leases on this name that a row is about. Its holder may not show the name."""
+    named = [lease for lease in _leases_in(row) if lease.lock_name == lock_name]
+    return named if named or row["key"] != str(advisory_key(lock_name)) else [_unnamed(row, lock_name)]
 
 
 def inspect_locks(query: InspectQuery, rows: Sequence[Row]) -> InspectPage:
@@ -29,7 +31,11 @@ def inspect_locks(query: InspectQuery, rows: Sequence[Row]) -> InspectPage:
         )
 
     ours = [row for row in rows if read_activity_comment(row["query"]) is not None]
-    leases = [each for row in ours if row["granted"] for each in _leases_in(row) if is_requested(each.lock_name)]
+    # Locks of other clients have no names. But if one name was asked for, all rows are about its key.
+    name = query.lock_name
+    held = [row for row in (ours if name is None else rows) if row["granted"]]
+    shown = [each for row in held for each in (_leases_in(row) if name is None else leases_on(name, row))]
+    leases = [each for each in shown if is_requested(each.lock_name)]
     waiters = [each for row in ours if not row["granted"] for each in _waiters_in(row) if is_requested(each.lock_name)]
     names = sorted({each.lock_name for each in leases} | {each.lock_name for each in waiters})
     page = set(names[: query.page_size])
@@ -65,6 +71,7 @@ def _leases_in(row: Row) -> List[LeaseRecord]:
             # have its token and the time of the request. The comment of the next heartbeat has the time of the grant.
             fencing_token=int(row["token"]) if each.fencing_token is None else each.fencing_token,
             acquired_at_ms=_asked_at_ms(row) if each.acquired_at_ms is None else each.acquired_at_ms,
+            session=_session_of(row),
         )
         for each in entries
     ]
@@ -89,12 +96,17 @@ def _unnamed(row: Row, lock_name: str) -> LeaseRecord:
     return LeaseRecord(
         lock_name=lock_name,
         claim_id=f"pid:{row['pid']}:{row['key']}",
-        holder_id=f"pid {row['pid']}",
+        holder_id=_session_of(row),
         mode=_mode(row),
         permits=1,
         fencing_token=0,
         acquired_at_ms=_asked_at_ms(row),
+        session=_session_of(row),
     )
+
+
+def _session_of(row: Row) -> str:
+    return f"pid {row['pid']}"
 
 
 def _mode(row: Row) -> Mode:

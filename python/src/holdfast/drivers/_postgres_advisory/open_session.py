@@ -35,6 +35,8 @@ class OpenedSession:
     """There is a pooler in between, which is proved to keep the session for this connection."""
     undo_opening: str
     """SQL that undoes the opening, for a connection that stays open."""
+    lead: int
+    """By how much its tokens are ahead."""
 
 
 class StandbyError(Exception):
@@ -98,7 +100,8 @@ async def _opened(connections: Opener, opening: _Opening) -> OpenedSession:
             raise UnsupportedError(POOLER_REASON)
         await prove_session(connections, connection, identity)
         await prove_reset(connections, connection)
-    await connection.script(preparation(session_id, await _lead_of(connection)))
+    lead = await _lead_of(connection)
+    await connection.script(preparation(session_id, lead))
     opening.undo += deallocation(session_id)
     if is_pooled:
         # Locks are taken only in the session in which the statements were prepared.
@@ -106,7 +109,7 @@ async def _opened(connections: Opener, opening: _Opening) -> OpenedSession:
         await prove_session(connections, connection, identity, 1)
     if opening.ended:
         raise opening.ended[0]
-    return OpenedSession(connection, identity.pid, session_id, int(row["room"]), is_pooled, opening.undo)
+    return OpenedSession(connection, identity.pid, session_id, int(row["room"]), is_pooled, opening.undo, lead)
 
 
 async def _identify(connection: DedicatedConnection, session_id: str) -> Row:

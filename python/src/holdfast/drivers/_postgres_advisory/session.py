@@ -146,18 +146,30 @@ class Session:
             self._destroy(StoreError(_UNLOCKED))
         return released
 
-    async def prove(self) -> None:
-        """Returns if the connection, and with it every lock on it, still exists.
+    @property
+    def lead(self) -> int:
+        """By how much its tokens are ahead."""
+        return self._opened.lead
 
-        On a connection of the caller, the application can have released the locks. Then they are lost.
+    async def prove(self) -> bool:
+        """Returns if the connection, and with it every lock on it, still exists. True: some client wants a lease ended,
+        so look with `release_requests`.
+
+        A connection of the caller may be inside a transaction, and never says so. There the application can have
+        released the locks. Then they are lost.
         """
         if not self._opened.connection.is_callers:
-            await self._send("ping", [])
-            return
+            return (await self._send("prove", []))["raised"] is True
         locks = [lease.request for lease in self.leases.values()]
         if (await self._send("lacks", [keys_of(locks), modes_of(locks)]))["lacks"]:
             self._destroy(StoreError(_UNLOCKED))
             raise StoreError(_UNLOCKED)
+        return False
+
+    async def release_requests(self) -> Mapping[int, str]:
+        """Which leases other clients want ended, and the role that asks. An error does not end the session."""
+        rows = await self._opened.connection.fetch(self._comment() + STATEMENTS["release_requests"])
+        return {int(row["key"]): str(row["role"]) for row in rows}
 
     async def locks(self, keys: Optional[Sequence[int]]) -> Sequence[Row]:
         listed = None if keys is None else "{" + ",".join(map(str, keys)) + "}"

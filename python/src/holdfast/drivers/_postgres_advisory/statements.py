@@ -13,7 +13,7 @@ from .held_locks import LockRequest
 
 STATEMENTS = _protocol.statements("postgres/advisory.sql")
 
-_PREPARED = ("take", "take_list", "unlock", "unlock_list", "cancel", "ping", "lacks", "locks")
+_PREPARED = ("take", "take_list", "unlock", "unlock_list", "cancel", "ping", "prove", "lacks", "locks")
 
 
 def preparation(session_id: str, lead: int) -> str:
