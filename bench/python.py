@@ -1,4 +1,4 @@
-"""The cost of a lock in Python, next to redis-py's own `Lock` and a hand-written pair of statements through asyncpg.
+"""The cost of a lock in Python, next to redis-py's own `Lock` and hand-written statements through asyncpg and psycopg.
 
     /usr/bin/python3 bench/python.py --redis redis://127.0.0.1:6379 --postgres postgres://postgres@127.0.0.1/postgres \
         [--rounds 7] [--seconds 0.5]
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import statistics
 import sys
 import threading
@@ -24,6 +25,7 @@ from typing import Any, Awaitable, Callable, Dict, List, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python" / "src"))
 
 import asyncpg  # noqa: E402
+import psycopg  # noqa: E402
 import redis  # noqa: E402
 import redis.asyncio  # noqa: E402
 
@@ -31,8 +33,12 @@ from holdfast import DistributedLock, SyncDistributedLock  # noqa: E402
 from holdfast.sync.portal import portal  # noqa: E402
 
 Turn = Callable[[str], Awaitable[None]]
+SyncTurn = Callable[[str], None]
 CONNECTIONS = 4
 
+HAND_WRITTEN_TABLE = """
+CREATE TABLE IF NOT EXISTS holdfast_bench_python (
+    lock_name VARCHAR(255) PRIMARY KEY, holder_id VARCHAR(255) NOT NULL, expires_at TIMESTAMPTZ NOT NULL)"""
 HAND_WRITTEN_ACQUIRE = """
 INSERT INTO holdfast_bench_python AS own (lock_name, holder_id, expires_at)
 VALUES ($1, $2, clock_timestamp() + interval '30 s')
@@ -86,10 +92,7 @@ async def redis_asyncio(url: str) -> Tuple[Dict[str, Turn], Callable[[], Awaitab
 async def postgres_asyncpg(url: str) -> Tuple[Dict[str, Turn], Callable[[], Awaitable[None]]]:
     theirs = await asyncpg.create_pool(url, min_size=CONNECTIONS, max_size=CONNECTIONS)
     pool = await asyncpg.create_pool(url, min_size=CONNECTIONS, max_size=CONNECTIONS)
-    await theirs.execute(
-        "CREATE TABLE IF NOT EXISTS holdfast_bench_python (lock_name VARCHAR(255) PRIMARY KEY, "
-        "holder_id VARCHAR(255) NOT NULL, expires_at TIMESTAMPTZ NOT NULL)"
-    )
+    await theirs.execute(HAND_WRITTEN_TABLE)
     with_pool, with_url = DistributedLock(pool), DistributedLock(url)
 
     async def pair(name: str) -> None:
@@ -149,7 +152,15 @@ def show(title: str, times: Dict[str, List[Tuple[float, float]]]) -> None:
         print(f"  {name:28}{wall:9.1f} µs  cpu {cpu:8.1f} µs  ratio {wall / first:.2f}")
 
 
-def threads(url: str, rounds: int, seconds: float, count: int) -> None:
+def with_block(lock: SyncDistributedLock) -> SyncTurn:
+    def turn(name: str) -> None:
+        with lock.lock(name, timeout_seconds=30):
+            pass
+
+    return turn
+
+
+def redis_threads(url: str, rounds: int, seconds: float, count: int) -> None:
     client = redis.Redis.from_url(url)
     ours = redis.Redis.from_url(url)
     in_loop = redis.asyncio.Redis.from_url(url)
@@ -160,37 +171,57 @@ def threads(url: str, rounds: int, seconds: float, count: int) -> None:
         assert lock.acquire()
         lock.release()
 
-    def holdfast_lock(lock: SyncDistributedLock) -> Callable[[str], None]:
-        def turn(name: str) -> None:
-            with lock.lock(name, timeout_seconds=30):
-                pass
-
-        return turn
-
     def two_gets(name: str) -> None:
         """Less is not possible for a lock whose requests are sent by another thread than the caller's."""
         for _ in range(2):
             portal().run(in_loop.get(name))
 
-    subjects: Dict[str, Callable[[str], None]] = {
+    subjects = {
         "redis-py Lock": redis_lock,
         "two GET in the event loop": two_gets,
-        "holdfast with, its client": holdfast_lock(by_client),
-        "holdfast with, by URL": holdfast_lock(by_url),
+        "holdfast with, its client": with_block(by_client),
+        "holdfast with, by URL": with_block(by_url),
     }
+    compare_threads(f"Redis, synchronous, {count} threads", subjects, rounds, seconds, count)
+    by_client.close()
+    by_url.close()
+    portal().run(in_loop.close())
+
+
+def postgres_threads(url: str, rounds: int, seconds: float, count: int) -> None:
+    """Each thread has a connection of its own, in autocommit mode."""
+    connections: Dict[str, Any] = {}
+    by_url = SyncDistributedLock(url)
+    acquire, release = (re.sub(r"\$[0-9]", "%s", text) for text in (HAND_WRITTEN_ACQUIRE, HAND_WRITTEN_RELEASE))
+
+    def pair(name: str) -> None:
+        if name not in connections:  # In the round that does not count.
+            connections[name] = psycopg.connect(url, autocommit=True)
+        holder = uuid.uuid4().hex
+        assert connections[name].execute(acquire, (name, holder)).fetchone() == (1,)
+        assert connections[name].execute(release, (name, holder)).fetchone() == (1,)
+
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(HAND_WRITTEN_TABLE)
+        subjects = {"psycopg, two statements": pair, "holdfast with, by URL": with_block(by_url)}
+        compare_threads(f"PostgreSQL, synchronous, {count} threads", subjects, rounds, seconds, count)
+        admin.execute("DROP TABLE holdfast_bench_python")
+    by_url.close()
+    for each in connections.values():
+        each.close()
+
+
+def compare_threads(title: str, subjects: Dict[str, SyncTurn], rounds: int, seconds: float, count: int) -> None:
     times: Dict[str, List[Tuple[float, float]]] = {name: [] for name in subjects}
     for at in range(rounds + 1):
         for name, turn in list(subjects.items())[:: 1 if at % 2 else -1]:
             measured = measure_threads(turn, count, seconds)
             if at > 0:
                 times[name].append(measured)
-    show(f"Redis, synchronous, {count} threads", times)
-    by_client.close()
-    by_url.close()
-    portal().run(in_loop.close())
+    show(title, times)
 
 
-def measure_threads(turn: Callable[[str], None], count: int, seconds: float) -> Tuple[float, float]:
+def measure_threads(turn: SyncTurn, count: int, seconds: float) -> Tuple[float, float]:
     end = time.perf_counter() + seconds
     turns = [0] * count
 
@@ -227,9 +258,9 @@ async def main() -> None:
         for concurrency in (1, 64):
             await compare(title, subjects, concurrency, args.rounds, args.seconds)
         await close()
-    if args.redis is not None:
-        for count in (1, 16):
-            await asyncio.to_thread(threads, args.redis, args.rounds, args.seconds, count)
+    for url, compared in ((args.redis, redis_threads), (args.postgres, postgres_threads)):
+        for count in (1, 16) if url is not None else ():
+            await asyncio.to_thread(compared, url, args.rounds, args.seconds, count)
     print("\nload", *(f"{load:.1f}" for load in os.getloadavg()))
 
 
