@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, List
 
@@ -22,6 +23,9 @@ url = sys.argv[1]
 async def work(what, lock, name, gate):
     if what == "block":
         async with lock.lock(name):
+            await gate.wait()
+    elif what == "block with min_hold_seconds":
+        async with lock.lock(name, min_hold_seconds=0.5, timeout_seconds=600):
             await gate.wait()
     elif what == "several":
         async with lock.locks([name, name + ":2"]):
@@ -61,7 +65,7 @@ import os
 os._exit(0)
 """
 TURNS = 6
-WHATS = ["block", "several", "lease as a block", "release", "release by name", "release all"]
+WHATS = ["block", "block with min_hold_seconds", "several", "lease as a block", "release", "release by name", "release all"]
 
 
 @pytest.fixture(params=["sqlite", "redis", "postgres"])
@@ -90,6 +94,12 @@ async def test_failure_82_a_release_reaches_the_store_although_the_event_loop_en
         for what, name in names.items():
             for turns in range(TURNS):
                 for n in range(2):
-                    if await lock.is_locked(f"{name}:{turns}:{n}"):
+                    # Later than min_hold_seconds, and long before the TTL is over.
+                    until = time.monotonic() + (10 if "min_hold" in what else 0)
+                    while is_left := await lock.is_locked(f"{name}:{turns}:{n}"):
+                        if time.monotonic() > until:
+                            break
+                        await asyncio.sleep(0.02)
+                    if is_left:
                         left.append(f"{what} after {turns} turns")
     assert left == []

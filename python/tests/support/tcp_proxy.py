@@ -11,7 +11,8 @@ class TcpProxy:
     """`async with TcpProxy(port) as proxy:` listens on `proxy.port`."""
 
     def __init__(self, server_port: int) -> None:
-        self._server_port = server_port
+        self.server_port = server_port
+        """Where new connections lead."""
         self._open = {"to_server": asyncio.Event(), "to_client": asyncio.Event()}
         for gate in self._open.values():
             gate.set()
@@ -58,7 +59,7 @@ class TcpProxy:
         return done
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self.server_port)
         self._writers |= {writer, server_writer}
         self._tasks += [
             asyncio.ensure_future(self._forward(reader, server_writer, "to_server", writer)),

@@ -272,7 +272,9 @@ class _BackgroundRelease:
             self._done()
 
 
-_clients: "weakref.WeakKeyDictionary[Driver, list[StoreClient]]" = weakref.WeakKeyDictionary()
+_clients: "weakref.WeakKeyDictionary[Driver, list[weakref.ref[StoreClient]]]" = weakref.WeakKeyDictionary()
+"""Nothing here keeps a client alive: with it, its leases and its calls in flight, and so an instance that was dropped
+without `close`, could never be collected."""
 
 
 # A child process uses a driver in an event loop of its own. The parent's is never closed there.
@@ -289,12 +291,7 @@ def open_store_client(
     Raises `UnsupportedError` while the driver is used in another event loop: its connections belong to that one.
     """
     loop = asyncio.get_running_loop()
-    try:
-        shared = _clients.setdefault(driver, [])
-    except TypeError:
-        # A driver of someone else that has no hash or takes no weak reference.
-        shared = []
-    shared[:] = [each for each in shared if not each.loop.is_closed()]
+    shared = [each for each in _clients_of(driver) if not each.loop.is_closed()]
     if any(each.loop is not loop for each in shared):
         raise UnsupportedError(
             f"this {driver.name} driver is used in another event loop. Create one for each event loop"
@@ -306,7 +303,7 @@ def open_store_client(
     client = StoreClient(driver, clock, random, call_timeout_ms)
     client.users = 1
     client.purpose = purpose
-    shared.append(client)
+    _know(driver, [*shared, client])
     return client
 
 
@@ -319,19 +316,23 @@ async def close_store_client(client: StoreClient) -> None:
 
 
 def forget_store_client(client: StoreClient) -> None:
-    """As long as it is known here, its driver cannot be collected."""
-    shared = _clients_of(client.driver)
-    if client in shared:
-        shared.remove(client)
-        if not shared:
-            _clients.pop(client.driver, None)
+    """Its driver may be used in another event loop from now on."""
+    _know(client.driver, [each for each in _clients_of(client.driver) if each is not client])
 
 
 def _clients_of(driver: Driver) -> list[StoreClient]:
     try:
-        return _clients.get(driver, [])
+        known = _clients.get(driver, [])
     except TypeError:
         return []
+    return [client for client in (each() for each in known) if client is not None]
+
+
+def _know(driver: Driver, clients: Sequence[StoreClient]) -> None:
+    try:
+        _clients[driver] = [weakref.ref(each) for each in clients]
+    except TypeError:
+        pass  # A driver of someone else that has no hash or takes no weak reference.
 
 
 def fail_store_client(client: StoreClient, error: HoldfastError) -> None:

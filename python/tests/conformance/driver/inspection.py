@@ -26,7 +26,7 @@ async def _(ctx: Context) -> None:
     claim = ctx.claim()
     grant = await must_grant(a, claim)
     shown = await lease_on(b, ctx.lock_name)
-    assert replace(shown, expires_at_ms=None) == LeaseRecord(
+    assert replace(shown, expires_at_ms=None, session=None) == LeaseRecord(
         lock_name=claim.lock_name,
         claim_id=claim.claim_id,
         holder_id=claim.holder_id,
@@ -35,6 +35,7 @@ async def _(ctx: Context) -> None:
         fencing_token=grant.fencing_token,
         acquired_at_ms=grant.acquired_at_ms,
     )
+    assert (shown.session is not None) == (ctx.capabilities.expiry == "session")
     if ctx.capabilities.expiry == "session":
         assert shown.expires_at_ms is None
     else:

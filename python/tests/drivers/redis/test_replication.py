@@ -14,6 +14,7 @@ import redis
 import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
+from holdfast.core.driver import Grant, InspectQuery
 from holdfast.drivers.redis import RedisDriver, redis_driver
 from holdfast.errors import StoreError
 
@@ -135,3 +136,38 @@ async def test_a_master_behind_sentinel_is_found_after_its_client_was_forgotten(
     gc.collect()
     await grant_of(driver, claim_on(lock_name))
     await driver.close()
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "sync"])
+@pytest.mark.parametrize("before", ["a look", "a lock"])
+async def test_a_client_that_connected_before_its_master_was_demoted_reaches_the_new_one(
+    own_redis, kind, before, lock_name
+):
+    master, replica = await replicated(own_redis)
+    async with TcpProxy(master.port) as front:
+        client = (redis.asyncio.Redis if kind == "asyncio" else redis.Redis)(port=front.port)
+        async with closing(redis_driver(client, on_warning=lambda _: None)) as driver:
+            if before == "a lock":
+                claim = claim_on(f"{lock_name}:1")
+                assert await driver.release([lease_of(claim, await grant_of(driver, claim))]) == [True]
+            else:
+                # Its connection is open, and has written nothing.
+                await driver.inspect(InspectQuery(lock_name=lock_name))
+            # The address leads to the new master. Connections to the old one stay open.
+            redis.Redis(port=replica.port).replicaof("NO", "ONE")
+            redis.Redis(port=master.port).replicaof("127.0.0.1", replica.port)
+            front.server_port = replica.port
+
+            async def takes() -> bool:
+                [answer] = await answers_of(driver.acquire([claim_on(lock_name)]))
+                return isinstance(answer, Grant)
+
+            await until(takes, "the driver never reached the new master")
+
+
+async def answers_of(answering: Any) -> Any:
+    try:
+        return await answering
+    except StoreError as error:
+        assert error.retryable, error
+        return [error]
