@@ -82,6 +82,11 @@ export class Clients implements AsyncDisposable {
     })
   }
 
+  /** Runs `work` while the client is under no other fault. Returns false if it is. */
+  alone(client: number, work: () => Promise<void>): Promise<boolean> {
+    return this.#with(client, work)
+  }
+
   /** Steps the wall clocks of these clients, and steps them back after `work`. */
   async stepClocks(clients: readonly number[], byMs: number, work: () => Promise<void>): Promise<boolean> {
     const shift = (offsetMs: number): void => {

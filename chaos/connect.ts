@@ -6,8 +6,11 @@ export interface StoreSettings {
   /** The built package under test. */
   dist: string
   driver: 'redis' | 'redlock' | 'cluster' | 'postgres' | 'advisory' | 'sqlite' | 'memory'
-  /** How the driver connects: through a URL, or through a client of one of these packages. */
-  through: 'url' | 'ioredis' | 'redis' | 'pg' | 'postgres' | 'redis.asyncio' | 'asyncpg' | 'psycopg'
+  /**
+   * How the driver connects: through a URL, or through a client of one of these packages. `pg` is a pool, and
+   * `pg-client` is the only connection of its process.
+   */
+  through: 'url' | 'ioredis' | 'redis' | 'pg' | 'pg-client' | 'postgres' | 'redis.asyncio' | 'asyncpg' | 'psycopg'
   /** One port for a server, one for each node of redlock, of a Cluster or behind Sentinel, none for a file. */
   ports: number[]
   /** The ports that a Cluster and Sentinel announce, in the order of `ports`, which lead this client to them. */
@@ -23,6 +26,9 @@ export interface StoreSettings {
   /** A grant counts only when all replicas have confirmed it: one behind an address, two behind Sentinel. */
   confirmed: boolean
 }
+
+/** The database of PostgreSQL with the locks. */
+export const DATABASE = 'chaos'
 
 /** The option with which every primitive of the package opens the store. */
 export async function storeOf(settings: StoreSettings): Promise<{ url: string } | { driver: Driver }> {
@@ -43,9 +49,9 @@ export function urlOf({
     case 'sqlite':
       return `sqlite:${path}`
     case 'postgres':
-      return `postgres://postgres@${hosts}/postgres`
+      return `postgres://postgres@${hosts}/${DATABASE}`
     case 'advisory':
-      return `postgres+advisory://postgres@${hosts}/postgres`
+      return `postgres+advisory://postgres@${hosts}/${DATABASE}`
     case 'redis':
       return `redis://${hosts}`
     case 'cluster':
@@ -179,15 +185,20 @@ function connecting<Client extends { connect(): Promise<unknown>; on(event: 'err
 
 async function openPostgres(settings: StoreSettings): Promise<Driver> {
   const url = urlOf({ ...settings, driver: 'postgres' })
-  const client = settings.through === 'pg' ? await openPool(url) : await openSql(url)
+  return postgresOn(settings, settings.through === 'pg' ? await openPool(url) : await openSql(url))
+}
+
+type PostgresClient = Parameters<typeof import('holdfast/drivers/postgres').postgresDriver>[0]['client']
+
+/** A driver on a client of the application. */
+export async function postgresOn(settings: StoreSettings, client: PostgresClient): Promise<Driver> {
   if (settings.driver === 'advisory') {
     const file = 'drivers/postgres-advisory.js'
     const drivers = await load<typeof import('holdfast/drivers/postgres-advisory')>(settings, file)
     return drivers.postgresAdvisoryDriver({ client })
   }
-  return (await load<typeof import('holdfast/drivers/postgres')>(settings, 'drivers/postgres.js')).postgresDriver({
-    client,
-  })
+  const { postgresDriver } = await load<typeof import('holdfast/drivers/postgres')>(settings, 'drivers/postgres.js')
+  return postgresDriver({ client })
 }
 
 async function openPool(url: string) {

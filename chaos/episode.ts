@@ -76,7 +76,7 @@ export function planEpisode(options: Omit<EpisodeOptions, 'dist' | 'pythonWorker
 export async function runEpisode(options: EpisodeOptions): Promise<Episode> {
   const { scenario, seed, seconds, dist, pythonWorker, meter } = options
   const { setting, faults } = planEpisode(options)
-  await using stage = await scenario.open(setting, meter)
+  await using stage = await scenario.open(setting, { meter, dist })
   await using records = await RecordServer.open()
   using watched = watchStalls()
   const portsOf = (client: number): number[] => stage.links.portsOf(client)

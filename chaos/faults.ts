@@ -23,6 +23,8 @@ export type ClientFault =
   | { kind: 'process-paused'; client: number; forMs: number }
   | { kind: 'process-killed'; client: number; downMs: number }
   | { kind: 'loop-blocked'; client: number; forMs: number }
+  /** The application releases all advisory locks of its connection, which the driver uses, too. */
+  | { kind: 'locks-released'; client: number }
   /** The wall clocks of these clients are wrong for a time. */
   | { kind: 'client-clock-stepped'; clients: readonly number[]; byMs: number; forMs: number }
 
@@ -88,7 +90,17 @@ export type PostgresFault =
   | { kind: 'table-truncated' }
   | { kind: 'row-locked'; lockName: string; forMs: number }
   | { kind: 'table-locked'; forMs: number }
+  /** The database becomes what it was `lagMs` before: by a copy of it, or by the data of its tables and sequences. */
+  | { kind: 'database-put-back'; from: Copy; lagMs: number }
+  /** Statistics are made of this, and then a crowd of claims queues, for the longest part for `lockName`. */
+  | { kind: 'old-statistics'; of: Belief; waiters: number; lockName: string; forMs: number }
   | { kind: 'timeout-shortened'; setting: Timeout; toMs: number; forMs: number }
+
+/** The whole database, or the data of its tables and sequences. */
+export type Copy = 'template' | 'data'
+
+/** What the planner believes of the queue: that it is empty, or that all places in it have expired. */
+export type Belief = 'empty' | 'expired'
 
 export type Timeout =
   | 'statement_timeout'

@@ -88,6 +88,18 @@ async function applyFault(
       return clients.kill(fault.client, () => pause(fault.downMs, signal))
     case 'loop-blocked':
       return clients.block(fault.client, fault.forMs)
+    case 'locks-released': {
+      const fromMs = nowMs()
+      let isDone = false
+      const release = async (): Promise<void> => {
+        isDone = (await clients.call(fault.client, 'unlockAll')) === true
+      }
+      const isPossible = await clients.alone(fault.client, release)
+      // Only session locks are leases. If there was no answer, it may have been done.
+      const what = { clients: [fault.client], endsAll: isDone }
+      if (isPossible && scenario.endsWithConnection) losses.push({ fromMs, toMs: nowMs(), ...what })
+      return isPossible && isDone
+    }
     case 'client-clock-stepped': {
       const { byMs } = fault
       // A step forwards ends leases before their time. The way back from a step backwards ends those that were granted

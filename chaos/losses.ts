@@ -6,13 +6,18 @@ export class Losses {
   readonly all: Loss[] = []
   #aloneUntilMs = 0
 
-  /** Work that makes the store lose leases. It does so even if the work fails half-way. */
-  async losing(what: Omit<Loss, 'fromMs' | 'toMs'>, work: () => Promise<boolean>): Promise<boolean> {
+  /** Work that makes the store lose leases. It does so even if the work fails half-way, but then not for certain. */
+  async losing(
+    { endsAll = false, ...what }: Omit<Loss, 'fromMs' | 'toMs'>,
+    work: () => Promise<boolean>,
+  ): Promise<boolean> {
     const fromMs = nowMs()
+    let isDone = false
     try {
-      return await work()
+      isDone = await work()
+      return isDone
     } finally {
-      this.all.push({ ...what, fromMs, toMs: nowMs() })
+      this.all.push({ ...what, endsAll: endsAll && isDone, fromMs, toMs: nowMs() })
     }
   }
 

@@ -1,6 +1,7 @@
 import type { LeaderElection, DistributedLock as Lock, RateLimiter, ReadWriteLock, Semaphore } from 'holdfast'
 import type { ClientSettings, Work } from './client-settings.ts'
 import { load, storeOf } from './connect.ts'
+import { type OnlyConnection, openOnlyConnection } from './only-connection.ts'
 
 /** The limits of the semaphore and of the rate limiter, which all clients share. */
 export const PERMITS = 3
@@ -13,6 +14,8 @@ export interface Store {
   permits?: Semaphore
   election?: LeaderElection
   rate?: RateLimiter
+  /** Where the application has a single connection, which the driver is on. */
+  connection?: OnlyConnection
 }
 
 /** The names of the locks and limits that are not `settings.names`. */
@@ -22,7 +25,9 @@ export const NAMES = { sharing: 'page', permits: 'pool', election: 'leader', rat
 export async function openStore(settings: ClientSettings, work: Readonly<Record<Work, number>>): Promise<Store> {
   const { callTimeoutSeconds, waiterTtlSeconds, ttlSeconds } = settings
   const holdfast = await load<typeof import('holdfast')>(settings, 'index.js')
-  const rateOptions = { ...(await storeOf(settings)), callTimeoutSeconds }
+  const connection = settings.through === 'pg-client' ? await openOnlyConnection(settings) : undefined
+  const store = connection === undefined ? await storeOf(settings) : { driver: connection.driver }
+  const rateOptions = { ...store, callTimeoutSeconds }
   const options = { ...rateOptions, waiterTtlSeconds }
   const election = { ...options, name: NAMES.election, timeoutSeconds: ttlSeconds.most }
   return {
@@ -31,6 +36,7 @@ export async function openStore(settings: ClientSettings, work: Readonly<Record<
     ...(work.permits > 0 && { permits: new holdfast.Semaphore({ ...options, limit: PERMITS }) }),
     ...(work.election > 0 && { election: new holdfast.LeaderElection(election) }),
     ...(work.rate > 0 && { rate: new holdfast.RateLimiter({ ...rateOptions, limits: RATE }) }),
+    ...(connection && { connection }),
   }
 }
 

@@ -21,6 +21,7 @@ export async function queueForOneLock(
   const lock = new DistributedLock({ url })
   try {
     const name = `queue:${randomUUID()}`
+    const startedMs = nowMs()
     const lease = await lock.hold(name, { timeoutSeconds: 60 })
     // The languages take turns: the clients of one are the even ones.
     for (let client = 0; client < count; client += 1) {
@@ -28,8 +29,16 @@ export async function queueForOneLock(
       const lateMs = nowMs() + QUEUED_WITHIN_MS
       while ((await lock.inspect(name)).waiters.length <= client) {
         if (nowMs() > lateMs) {
-          const state = await clients.call(client, 'queueState', name).catch((error: Error) => error.message)
-          throw new Error(`client ${client} is not in the queue of "${name}": ${state}`)
+          const states = Array.from({ length: client + 1 }, async (_, at) => {
+            const state = await clients.call(at, 'queueState', name).catch((error: Error) => error.message)
+            return `client ${at}: ${state}`
+          })
+          const seen = await lock.inspect(name)
+          const places = `${seen.leases.length} leases, and places of ${seen.waiters.map((each) => each.holderId)}`
+          throw new Error(
+            `client ${client} is not in the queue of "${name}" ${Math.round(nowMs() - startedMs)} ms after the first: ` +
+              `${places}\n${(await Promise.all(states)).join('\n')}`,
+          )
         }
         await new Promise((resolve) => setTimeout(resolve, 20))
       }

@@ -65,7 +65,13 @@ export interface Scenario {
   readonly faultNames: readonly string[]
   drawSetting(draw: Draw, options: SettingOptions): Setting
   recipes(setting: Setting): Recipe[]
-  open(setting: Setting, meter: LoadMeter): Promise<Stage>
+  open(setting: Setting, parts: StageParts): Promise<Stage>
+}
+
+export interface StageParts {
+  meter: LoadMeter
+  /** The built package under test. */
+  dist: string
 }
 
 /** Resolves after `ms`, or when the episode ends. */

@@ -186,7 +186,7 @@ function runOf({ histories, done, losses, spared, stalls, records, queue, left, 
     hasQueue: settings.every(({ driver }) => driver !== 'redlock' && driver !== 'advisory'),
     callTimeoutMs: longest(settings.map(({ callTimeoutSeconds }) => callTimeoutSeconds)),
     waiterTtlMs: Math.min(...settings.map(({ waiterTtlSeconds }) => waiterTtlSeconds * 1_000)),
-    keptTtlMs: setting.longestTtlMs,
+    longestTtlMs: setting.longestTtlMs,
   }
 }
 

@@ -173,7 +173,7 @@ class Client:
             said = f"it sees {len(seen.leases)} leases and {len(seen.waiters)} waiters"
         except HoldfastError as error:
             said = f"it cannot inspect: {error}"
-        return f"{own}; {said}"
+        return f"{self._lock.holder_id}; {own}; {said}"
 
     async def stop(self) -> None:
         await self.quiet()
@@ -324,7 +324,7 @@ async def open_store(settings: dict[str, Any]) -> Any:
         import redis.asyncio
 
         return redis.asyncio.Redis(port=ports[0], socket_timeout=5)
-    url = f"postgres://postgres@{hosts}/postgres"
+    url = f"postgres://postgres@{hosts}/chaos"
     if through == "asyncpg":
         import asyncpg
 

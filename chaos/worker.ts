@@ -21,6 +21,8 @@ const MOST_WAITING = 200
 let stopping: AbortController | undefined
 let tasks: Promise<unknown>[] = []
 let store: Store | undefined
+/** Stores whose connection has ended. Their leases may still be held. */
+const retired: Store[] = []
 let history: HistoryWriter | undefined
 let watches: Watches | undefined
 let record: RecordClient | undefined
@@ -34,12 +36,22 @@ export async function start(settings: ClientSettings): Promise<void> {
   const work = workOf(settings)
   const opened = await openStore(settings, work)
   const watching = new Watches(writer)
-  const waitingSince = follow(opened, watching)
+  const { followed, waitingSince } = following(watching)
+  followed(opened)
   if (settings.recordPort !== undefined) record = new RecordClient(settings.recordPort)
   history = writer
   watches = watching
   store = opened
   stopping = stop
+  const replaceConnection = async (): Promise<void> => {
+    while (opened.connection !== undefined) {
+      await opened.connection.ended
+      if (stop.signal.aborted) return
+      retired.push({ ...opened })
+      followed(Object.assign(opened, await openStore(settings, work)))
+    }
+  }
+  void replaceConnection()
   const taskOf = (task: number) => ({
     ...{ store: opened, work, history: writer, watches: watching, waitingSince, record, task, settings },
     draw: new Draw(`${settings.seed}/${task}`),
@@ -56,6 +68,12 @@ export async function start(settings: ClientSettings): Promise<void> {
 export async function quiet(): Promise<void> {
   stopping?.abort()
   await Promise.all(tasks)
+}
+
+/** The application releases all advisory locks of its connection. False if it has none, or if it has just ended. */
+export async function unlockAll(): Promise<boolean> {
+  const unlocked = store?.connection?.unlockAll()
+  return unlocked?.then(() => true, () => false) ?? false
 }
 
 /** Waits for a lock in the background, and releases it when it is granted. */
@@ -94,22 +112,23 @@ export async function queueState(name: string): Promise<string> {
     ({ acquired }) => `another claim of it is ${acquired ? 'granted' : 'refused'}`,
     (error: unknown) => `another claim of it fails: ${error}`,
   )
-  return [`through ${through}`, own, seen, asked].join('; ')
+  return [`${store?.lock.holderId} through ${through}`, own, seen, asked].join('; ')
 }
 
 export async function stop(): Promise<void> {
   await quiet()
-  const all = Object.values(store ?? {}) as { close(): Promise<void> }[]
+  const all = [...retired, store ?? {}].flatMap((each) => Object.values(each)) as { close(): Promise<void> }[]
   await Promise.all(all.map((each) => each.close().catch((error: unknown) => noteError('close', error))))
   record?.close()
   watches?.close()
   history?.close()
 }
 
-/** Follows the events of a store's instances. Returns since when a claim waited that was granted with a token. */
-function follow({ lock, sharing, permits, election }: Store, watching: Watches) {
+/** Follows the events of stores, and knows since when a claim waited that was granted with a token. */
+function following(watching: Watches) {
   const waiting = new Map<string, number>()
   const granted = new Map<string, number>()
+  const followed = ({ lock, sharing, permits, election }: Store): void => {
   for (const each of [lock, sharing, permits, election]) {
     each?.on('waiting', ({ claimId }) => {
       waiting.set(claimId, nowMs())
@@ -124,11 +143,13 @@ function follow({ lock, sharing, permits, election }: Store, watching: Watches) 
     each?.on('refused', ({ claimId }) => waiting.delete(claimId))
     each?.on('renewed', ({ fencingToken }) => watching.confirmed(fencingToken))
   }
-  return (name: string, token: number): number | undefined => {
+  }
+  const waitingSince = (name: string, token: number): number | undefined => {
     const sinceMs = granted.get(`${name} ${token}`)
     granted.delete(`${name} ${token}`)
     return sinceMs
   }
+  return { followed, waitingSince }
 }
 
 /** Returns the code of the error. */

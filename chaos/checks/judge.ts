@@ -1,5 +1,6 @@
 import { CODES } from '../codes.ts'
 import type { LeaseHistory } from '../history.ts'
+import { ended } from './ended.ts'
 import { excessesOf, overlapsOf, permitsOf } from './exclusion.ts'
 import { fallingOf } from './fencing.ts'
 import { kept } from './kept.ts'
@@ -91,6 +92,7 @@ export const CHECKS: readonly Check[] = [
   signal,
   resurrection,
   waiters,
+  ended,
   kept,
   order,
   limit,

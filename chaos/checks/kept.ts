@@ -11,6 +11,8 @@ export interface Spared {
   names?: readonly string[]
   /** Claims are answered, too. */
   answers?: boolean
+  /** What the fault itself has seen that must not be. */
+  wrong?: readonly string[]
 }
 
 /** A fault can have an effect for so long after its end. */
@@ -23,6 +25,10 @@ export const kept: Check = {
   name: 'kept',
   find: (run) =>
     judged(run).flatMap(({ spared, leases, claims }) => [
+      ...(spared.wrong ?? []).map((text) => ({
+        text: `under ${spared.fault.kind} alone, ${text}`,
+        ...{ fromMs: spared.fromMs, toMs: spared.toMs },
+      })),
       ...leases
         .filter(({ end, heldUntil = 0 }) => end === 'lost' && heldUntil < spared.toMs)
         .map((lease) => ({
@@ -58,11 +64,11 @@ function judged(run: Run) {
       return others.every((other) => other.toMs + AFTER_MS < fromMs || other.fromMs > toMs)
     })
     const isStalled = ({ stalls }: ClientHistory, sinceMs: number, untilMs: number): boolean =>
-      [...stalls, ...run.stalls].some((stall) => overlapMs(stall, sinceMs, untilMs) > STALLED_SHARE * run.keptTtlMs)
+      [...stalls, ...run.stalls].some((stall) => overlapMs(stall, sinceMs, untilMs) > STALLED_SHARE * run.longestTtlMs)
     const leases = calm.flatMap((history) =>
       history.leases.filter(({ kind, name, knownAt, heldUntil = 0 }) => {
         const isHeld = kind === 'keep' && isSpared(name) && knownAt < fromMs && heldUntil >= fromMs
-        return isHeld && !isStalled(history, fromMs - run.keptTtlMs, Math.min(heldUntil + run.keptTtlMs, toMs))
+        return isHeld && !isStalled(history, fromMs - run.longestTtlMs, Math.min(heldUntil + run.longestTtlMs, toMs))
       }),
     )
     const claims = calm.flatMap((history) =>

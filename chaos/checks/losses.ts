@@ -13,6 +13,8 @@ export interface Loss {
   writtenFromMs?: number
   /** Also leases that a replica had confirmed: all copies were lost, or the clock has ended them. */
   isOfConfirmed?: boolean
+  /** The store has lost all leases that it includes, and none of them may be renewed. */
+  endsAll?: boolean
 }
 
 /**

@@ -20,8 +20,8 @@ export interface Run {
   hasQueue: boolean
   callTimeoutMs: number
   waiterTtlMs: number
-  /** Of the leases that are held for as long as possible. */
-  keptTtlMs: number
+  /** The longest lease. Those that are held for as long as possible are as long. */
+  longestTtlMs: number
 }
 
 /** A fault, with what says whom it hits. A fault that names no client hits all of them. */

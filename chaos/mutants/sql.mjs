@@ -101,6 +101,22 @@ export const sql = [
     checks: ['test/drivers/postgres/conformance.test.ts :: through pg: .*token', 'test/drivers/postgres/clock.test.ts'],
   },
   {
+    name: 'postgres-counter-not-bound-to-its-file',
+    breaks: 'tokens fall in a database that was put back from a copy',
+    file: FUNCTIONS,
+    search: "\n    + hashtext(pg_relation_filepath('holdfast_tokens'::regclass)))::bigint",
+    replace: ')::bigint',
+    checks: ['test/drivers/postgres/put-back.test.ts :: failure 72'],
+  },
+  {
+    name: 'advisory-heartbeat-proves-only-the-connection',
+    breaks: 'a holder goes on when the application has released its locks',
+    file: 'src/drivers/postgres-advisory/session.ts',
+    search: 'if (lacks === true) this.#destroy',
+    replace: 'if (lacks !== true && lacks !== false) this.#destroy',
+    checks: ['test/drivers/postgres-advisory/failures.test.ts :: unlock'],
+  },
+  {
     name: 'advisory-unlock-false-ignored',
     breaks: 'a connection that is not what it seems goes on holding locks',
     file: 'src/drivers/postgres-advisory/session.ts',

@@ -23,7 +23,7 @@ export const cluster: Scenario = {
       ],
     }),
   recipes: ({ clients, names }) => recipesOf(clients.length, names),
-  open: (setting, meter) => ClusterStage.open(setting, meter),
+  open: (setting, { meter }) => ClusterStage.open(setting, meter),
 }
 
 function recipesOf(clients: number, names: readonly string[]): Recipe[] {

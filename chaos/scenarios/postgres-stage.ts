@@ -2,11 +2,16 @@ import { type ShiftedClock, shiftedClock } from '../../test/harness/clock-shim.t
 import { until } from '../../test/harness/processes.ts'
 import { type Server, startPostgres } from '../../test/harness/servers.ts'
 import { askPostgres, type PostgresRow } from '../../test/harness/wire.ts'
-import type { Fault, Timeout } from '../faults.ts'
+import type { Spared } from '../checks/kept.ts'
+import { DATABASE } from '../connect.ts'
+import type { Fault, PostgresFault, Timeout } from '../faults.ts'
+import { nowMs } from '../history.ts'
 import { Links } from '../links.ts'
 import type { LoadMeter } from '../load.ts'
 import { Losses, SETTLE_MS } from '../losses.ts'
-import { pause, type Setting, type Stage, Turns } from '../stage.ts'
+import { pause, type Setting, type Stage, type StageParts, Turns } from '../stage.ts'
+import { gatherCrowd } from './crowd.ts'
+import { putCopyBack, putDataBack } from './put-back.ts'
 import { isAnswered, PATIENCE_MS } from './redis-node.ts'
 
 /** The last statement of a connection that listens: to listen, to be kept alive, or to confirm a grant. */
@@ -18,7 +23,9 @@ const TRY_AGAIN_MS = 50
 /** One server, and the faults that can be injected into it. */
 export class PostgresStage implements Stage {
   readonly links: Links
+  readonly spared: Spared[] = []
   readonly #losses = new Losses()
+  readonly #dist: string
   readonly #server: Server
   readonly #clock: ShiftedClock
   readonly #meter: LoadMeter
@@ -27,9 +34,10 @@ export class PostgresStage implements Stage {
   readonly #turns = new Turns()
 
   private constructor(
-    parts: { server: Server; clock: ShiftedClock; links: Links; meter: LoadMeter },
+    parts: { server: Server; clock: ShiftedClock; links: Links; meter: LoadMeter; dist: string },
     losesWithSession: boolean,
   ) {
+    this.#dist = parts.dist
     this.#server = parts.server
     this.#clock = parts.clock
     this.links = parts.links
@@ -40,13 +48,14 @@ export class PostgresStage implements Stage {
   /** With `losesWithSession`, the end of a session is the end of its leases. */
   static async open(
     { clients }: Setting,
-    meter: LoadMeter,
+    { meter, dist }: StageParts,
     { losesWithSession }: { losesWithSession: boolean },
   ): Promise<PostgresStage> {
     const clock = await shiftedClock()
     const server = await startPostgres({ clock })
+    await askPostgres({ port: server.port, timeoutMs: PATIENCE_MS }, `CREATE DATABASE ${DATABASE}`)
     const links = await Links.open(clients.length, [server.port])
-    return new PostgresStage({ server, clock, links, meter }, losesWithSession)
+    return new PostgresStage({ server, clock, links, meter, dist }, losesWithSession)
   }
 
   get losses() {
@@ -54,7 +63,7 @@ export class PostgresStage implements Stage {
   }
 
   get url() {
-    return this.#server.url
+    return `postgres://postgres@127.0.0.1:${this.#server.port}/${DATABASE}`
   }
 
   async apply(fault: Fault, signal: AbortSignal): Promise<boolean> {
@@ -94,6 +103,10 @@ export class PostgresStage implements Stage {
         return this.#losses.alone(SETTLE_MS, () =>
           this.#losses.losing({}, () => this.#isDone('TRUNCATE distributed_locks')),
         )
+      case 'database-put-back':
+        return this.#turns.take(signal, () => this.#losses.alone(SETTLE_MS, () => this.#putBack(fault, signal)))
+      case 'old-statistics':
+        return this.#turns.take(signal, () => this.#gatherCrowd(fault, signal))
       case 'row-locked':
         return this.#lockRow(fault, signal)
       case 'table-locked':
@@ -142,6 +155,19 @@ export class PostgresStage implements Stage {
     return true
   }
 
+  #putBack({ from, lagMs }: PostgresFault & { kind: 'database-put-back' }, signal: AbortSignal): Promise<boolean> {
+    const put = from === 'template' ? putCopyBack : putDataBack
+    const losing: Parameters<typeof put>[0]['losing'] = (lost, work) => this.#losses.losing(lost, work)
+    return put({ port: this.#server.port, lagMs, signal, losing })
+  }
+
+  async #gatherCrowd(fault: PostgresFault & { kind: 'old-statistics' }, signal: AbortSignal): Promise<boolean> {
+    const fromMs = nowMs()
+    const wrong = await gatherCrowd({ ...fault, dist: this.#dist, url: this.url, signal })
+    this.spared.push({ fault, fromMs, toMs: nowMs(), answers: true, wrong })
+    return true
+  }
+
   /** False if there is no such session. */
   #terminate(which: string): Promise<boolean> {
     const sql = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND (${which})`
@@ -175,6 +201,6 @@ export class PostgresStage implements Stage {
   }
 
   #ask(sql: string): Promise<PostgresRow[]> {
-    return askPostgres({ port: this.#server.port, timeoutMs: PATIENCE_MS }, sql)
+    return askPostgres({ port: this.#server.port, database: DATABASE, timeoutMs: PATIENCE_MS }, sql)
   }
 }

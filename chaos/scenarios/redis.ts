@@ -44,7 +44,7 @@ export const redis: Scenario = {
 
   recipes: ({ topology, clients }) => recipesOf(topology, clients.length),
 
-  open(setting: Setting, meter) {
+  open(setting: Setting, { meter }) {
     return setting.topology === 'sentinel' ? SentinelStage.open(setting, meter) : AddressStage.open(setting, meter)
   },
 }

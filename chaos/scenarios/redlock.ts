@@ -37,7 +37,7 @@ export const redlock: Scenario = {
     return recipesOf({ servers, clients: clients.length, longestTtlMs, nodeTimeoutMs })
   },
 
-  async open(setting, meter) {
+  async open(setting, { meter }) {
     const [spare, ...nodes] = await Promise.all([
       startRedisNode(),
       ...range(setting.servers).map(() => startRedisNode()),

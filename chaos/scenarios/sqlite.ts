@@ -19,7 +19,7 @@ export const sqlite: Scenario = {
   },
   drawSetting: (draw, options) => drawSetting(draw, options, { driver: 'sqlite', servers: 0, node: [['url', 1]] }),
   recipes: ({ clients }) => recipesOf(clients.length),
-  open: (_, meter) => SqliteStage.open(meter),
+  open: (_, { meter }) => SqliteStage.open(meter),
 }
 
 /** Each process has locks of its own, so they exclude nothing across processes: a run with it must fail. */

@@ -2,13 +2,17 @@ import { existsSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { chartOf } from './chart.ts'
+import { runChurn } from './churn.ts'
 import { judge } from './judge.ts'
 import { exitCodeOf, mib, reportOf, tableOf } from './report.ts'
 import { type RollingOptions, rollRestarts } from './rolling-restart.ts'
 import { runSoak, type Sample, type SoakOptions } from './run-soak.ts'
+import { runWaiters } from './waiters.ts'
 
 const USAGE = `npm run soak -- --driver NAME [options]
        npm run soak -- --rolling-restart kept|none [--seconds N] [--leases N] [--longest-ttl N] [--restart-every N]
+       npm run soak -- --churn N [--seconds N] [--sample-every N]
+       npm run soak -- --waiters N [--processes N] [--busy N] [--seconds N]
 
   --driver NAME              redis, postgres
   --minutes N, --seconds N   how long leases come and go (default: 30 minutes)
@@ -23,6 +27,11 @@ const USAGE = `npm run soak -- --driver NAME [options]
   --rolling-restart DATA     holds leases on Redlock while its servers restart in turn, with their data (kept) or
                              without (none). Defaults: 5 minutes, 50 leases, a TTL of 10 s
   --restart-every SECONDS    time between two restarts (default: 40)
+
+  --churn N                  acquires and releases N locks a second on PostgreSQL: sizes and times must not grow.
+                             Default: 10 minutes
+  --waiters N                hands one lock of PostgreSQL over between N waiters, with old statistics. Default: 30 s
+  --processes N, --busy N    how many processes wait (default: 2), and how many use the processor (default: 2)
 `
 
 /** Returns the exit code. `root` is the folder of the repository. */
@@ -34,7 +43,7 @@ export async function main(args: string[], root: string): Promise<number> {
     process.stderr.write(`${(error as Error).message}\n\n${USAGE}`)
     return 2
   }
-  if ('everySeconds' in options) return roll(options)
+  if ('mode' in options) return options.mode()
   const { out } = options
   mkdirSync(out, { recursive: true })
   let soaked: Awaited<ReturnType<typeof runSoak>>
@@ -71,7 +80,12 @@ function printSample({ atSeconds, client, store }: Sample): void {
   )
 }
 
-function readOptions(args: string[], root: string): (SoakOptions & { out: string }) | RollingOptions {
+/** Another program of this folder, which returns the exit code. */
+interface Mode {
+  mode(): Promise<number>
+}
+
+function readOptions(args: string[], root: string): (SoakOptions & { out: string }) | Mode {
   const { values } = parseArgs({
     args,
     options: {
@@ -83,6 +97,10 @@ function readOptions(args: string[], root: string): (SoakOptions & { out: string
       'longest-ttl': { type: 'string' },
       'rolling-restart': { type: 'string' },
       'restart-every': { type: 'string', default: '40' },
+      churn: { type: 'string' },
+      waiters: { type: 'string' },
+      processes: { type: 'string', default: '2' },
+      busy: { type: 'string', default: '2' },
       'sample-every': { type: 'string', default: '10' },
       'cut-every': { type: 'string', default: '20' },
       dist: { type: 'string', default: root },
@@ -98,14 +116,34 @@ function readOptions(args: string[], root: string): (SoakOptions & { out: string
     if (data !== 'kept' && data !== 'none') {
       throw new RangeError(`--rolling-restart must be kept or none, but is ${JSON.stringify(data)}`)
     }
-    return {
+    const rolling = {
       data,
       seconds: secondsOr('5'),
       leases: Math.round(numberOf('leases', values.leases ?? '50')),
       ttlSeconds: numberOf('longest-ttl', values['longest-ttl'] ?? '10'),
       everySeconds: numberOf('restart-every', values['restart-every']),
       dist: distAt(values.dist),
+    } as const
+    return { mode: () => roll(rolling) }
+  }
+  if (values.churn !== undefined) {
+    const churning = {
+      perSecond: numberOf('churn', values.churn),
+      seconds: secondsOr('10'),
+      sampleEverySeconds: numberOf('sample-every', values['sample-every']),
+      dist: distAt(values.dist),
     }
+    return { mode: () => runChurn(churning) }
+  }
+  if (values.waiters !== undefined) {
+    const waiting = {
+      waiters: Math.round(numberOf('waiters', values.waiters)),
+      processes: Math.round(numberOf('processes', values.processes)),
+      busy: Number(values.busy),
+      seconds: secondsOr('0.5'),
+      dist: distAt(values.dist),
+    }
+    return { mode: () => runWaiters(waiting) }
   }
   if (driver !== 'redis' && driver !== 'postgres') {
     throw new RangeError(`--driver must be one of redis, postgres, but is ${JSON.stringify(driver)}`)

@@ -21,7 +21,7 @@ function run(history: Partial<ClientHistory>, more: Partial<Run> = {}): Run {
     hasQueue: true,
     callTimeoutMs: 5_000,
     waiterTtlMs: 3_000,
-    keptTtlMs: 2_000,
+    longestTtlMs: 2_000,
     ...more,
   }
 }
@@ -193,6 +193,31 @@ describe('kept', () => {
     const answered = { spared: [{ ...spared, names: ['a'], answers: true }] }
     expect(judged({ claims }, answered)).toEqual({ found: [text], leases: 0, claims: 2 })
     expect(judged({ claims })).toMatchObject({ found: undefined, claims: 0 })
+  })
+
+  test('what the fault itself has seen is found', () => {
+    const text = 'the next of the crowd was not granted the lock'
+    const found = [`under server-hung alone, ${text}`]
+    expect(judged({}, { spared: [{ ...spared, wrong: [text] }] })).toMatchObject({ found })
+  })
+})
+
+describe('ended', () => {
+  const loss = { fromMs: 5_000, toMs: 5_100, endsAll: true }
+  const endedIn = (heldUntil: number, more: Partial<LeaseHistory> = {}, changes: Partial<typeof loss> = {}, client = 0) => {
+    const leases = [lease(1, 4_900, heldUntil, { id: '0-1.7', name: 'order', ...more })]
+    return found(run({ leases }, { losses: [{ ...loss, clients: [client], ...changes }] }))['ended']
+  }
+
+  test('a lease that is relied on for longer than a lease after the store has lost it is found', () => {
+    expect(endedIn(7_101)).toEqual(['0-1.7 held "order" until 2001 ms after it was lost'])
+  })
+
+  test('one that ended in time, was granted later, or may not have been lost is not', () => {
+    expect(endedIn(7_100)).toBeUndefined()
+    expect(endedIn(9_000, { knownAt: 5_000 })).toBeUndefined()
+    expect(endedIn(9_000, {}, { endsAll: false })).toBeUndefined()
+    expect(endedIn(9_000, {}, {}, 1)).toBeUndefined()
   })
 })
 
