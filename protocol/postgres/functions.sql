@@ -646,13 +646,15 @@ $$;
 -- its time to live.
 -- Inputs:  lock name, claim id, holder id, shared or exclusive, limit (NULL: none), permits, time to live in ms, how
 --          long its place in the queue lasts without being renewed in ms (0: it does not wait), metadata (NULL: none),
---          channel, when it asked, whether to wait for a locked row
+--          channel, when it asked, whether to wait for a locked row; whether an earlier claim of the list on this name
+--          was refused: the name is not free then, and its holder is in that answer
 -- Outputs: fencing_token and acquired_at of its lease; or not_known, because another transaction keeps the row locked;
 --          or, if it is refused, place in the queue (NULL: it has none), holder, a lease on the name as JSON (NULL:
 --          none is known), and expires_at, when the first lease ends; and events
 CREATE OR REPLACE FUNCTION holdfast_decide_claim(
   p_lock_name TEXT, p_claim_id TEXT, p_holder_id TEXT, p_shared BOOLEAN, p_limit BIGINT, p_permits BIGINT,
   p_ttl_ms FLOAT8, p_wait_ms FLOAT8, p_metadata JSONB, p_channel TEXT, p_asked TIMESTAMPTZ, p_patient BOOLEAN,
+  p_again BOOLEAN DEFAULT false,
   OUT fencing_token BIGINT, OUT acquired_at TIMESTAMPTZ, OUT not_known BOOLEAN, OUT place BIGINT, OUT holder JSONB,
   OUT expires_at TIMESTAMPTZ, OUT events JSONB[]
 )
@@ -668,7 +670,7 @@ BEGIN
   -- it is drawn again, now that the row is ours. If the insertion had to wait for another client's row, the time that
   -- was read before is too old, and the lease counts from now. Otherwise its times stay, because an update that changes
   -- them touches the indexes.
-  IF NOT p_shared THEN
+  IF NOT p_shared AND NOT p_again THEN
     FOR v_try IN 1..3 LOOP
       INSERT INTO distributed_locks AS d (
         lock_name, holder_id, acquired_at, expires_at, metadata, claim_id, fencing_token, ttl_ms)
@@ -746,6 +748,11 @@ BEGIN
       END IF;
     END IF;
 
+    -- Thousands of waiters ask again in lists. Without this and the above, a list of 500 takes 1.8 times as long.
+    IF p_again AND v_refused AND v_row.mode = 'exclusive' THEN
+      expires_at := v_row.expires_at;
+      RETURN;
+    END IF;
     SELECT holdfast_lease_json(l), l.expires_at INTO holder, expires_at
     FROM holdfast_leases_on(p_lock_name) AS l LIMIT 1;
     IF p_wait_ms > 0 AND v_row.mode = 'shared' THEN
@@ -866,7 +873,8 @@ BEGIN
       CONTINUE WHEN p_names[v_at] = v_locked;
     END IF;
     v_got := holdfast_decide_claim(p_names[v_at], p_claims[v_at], p_holders[v_at], p_shared[v_at], p_limits[v_at],
-      p_permits[v_at], p_ttls[v_at], p_waits[v_at], p_metadata[v_at]::jsonb, p_channel, v_asked, v_count = 1);
+      p_permits[v_at], p_ttls[v_at], p_waits[v_at], p_metadata[v_at]::jsonb, p_channel, v_asked, v_count = 1,
+      p_names[v_at] IS NOT DISTINCT FROM v_named);
     -- The common case of one claim needs nothing else.
     IF v_count = 1 AND NOT v_sweeps AND v_got.fencing_token IS NOT NULL AND v_got.events IS NULL THEN
       RETURN ARRAY[json_build_object(
