@@ -30,7 +30,11 @@ export async function openOnlyConnection(settings: StoreSettings): Promise<OnlyC
 const isConnected = (client: Client): Promise<boolean> =>
   client.connect().then(
     () => true,
-    () => client.end().then(() => false, () => false),
+    () =>
+      client.end().then(
+        () => false,
+        () => false,
+      ),
   )
 
 async function onClient(settings: StoreSettings, client: Client, ended: Promise<void>): Promise<OnlyConnection> {

@@ -35,8 +35,9 @@ export async function queueForOneLock(
           })
           const seen = await lock.inspect(name)
           const places = `${seen.leases.length} leases, and places of ${seen.waiters.map((each) => each.holderId)}`
+          const sinceMs = Math.round(nowMs() - startedMs)
           throw new Error(
-            `client ${client} is not in the queue of "${name}" ${Math.round(nowMs() - startedMs)} ms after the first: ` +
+            `client ${client} is not in the queue of "${name}" ${sinceMs} ms after the first: ` +
               `${places}\n${(await Promise.all(states)).join('\n')}`,
           )
         }

@@ -73,7 +73,12 @@ export async function quiet(): Promise<void> {
 /** The application releases all advisory locks of its connection. False if it has none, or if it has just ended. */
 export async function unlockAll(): Promise<boolean> {
   const unlocked = store?.connection?.unlockAll()
-  return unlocked?.then(() => true, () => false) ?? false
+  return (
+    unlocked?.then(
+      () => true,
+      () => false,
+    ) ?? false
+  )
 }
 
 /** Waits for a lock in the background, and releases it when it is granted. */
@@ -129,20 +134,20 @@ function following(watching: Watches) {
   const waiting = new Map<string, number>()
   const granted = new Map<string, number>()
   const followed = ({ lock, sharing, permits, election }: Store): void => {
-  for (const each of [lock, sharing, permits, election]) {
-    each?.on('waiting', ({ claimId }) => {
-      waiting.set(claimId, nowMs())
-      // No event ends a claim that was aborted.
-      if (waiting.size > MOST_WAITING) waiting.delete([...waiting.keys()][0] ?? '')
-    })
-    each?.on('acquired', ({ claimId, lockName, fencingToken }) => {
-      const sinceMs = waiting.get(claimId)
-      if (sinceMs !== undefined) granted.set(`${lockName} ${fencingToken}`, sinceMs)
-      waiting.delete(claimId)
-    })
-    each?.on('refused', ({ claimId }) => waiting.delete(claimId))
-    each?.on('renewed', ({ fencingToken }) => watching.confirmed(fencingToken))
-  }
+    for (const each of [lock, sharing, permits, election]) {
+      each?.on('waiting', ({ claimId }) => {
+        waiting.set(claimId, nowMs())
+        // No event ends a claim that was aborted.
+        if (waiting.size > MOST_WAITING) waiting.delete([...waiting.keys()][0] ?? '')
+      })
+      each?.on('acquired', ({ claimId, lockName, fencingToken }) => {
+        const sinceMs = waiting.get(claimId)
+        if (sinceMs !== undefined) granted.set(`${lockName} ${fencingToken}`, sinceMs)
+        waiting.delete(claimId)
+      })
+      each?.on('refused', ({ claimId }) => waiting.delete(claimId))
+      each?.on('renewed', ({ fencingToken }) => watching.confirmed(fencingToken))
+    }
   }
   const waitingSince = (name: string, token: number): number | undefined => {
     const sinceMs = granted.get(`${name} ${token}`)

@@ -88,8 +88,10 @@ async function rowsRead(url: string): Promise<number> {
   const client = new pg.Client({ connectionString: url })
   await client.connect()
   try {
-    const { rows } = await client.query(`SELECT
-      (SELECT sum(seq_tup_read) FROM pg_stat_user_tables) + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes) AS rows`)
+    const { rows } = await client.query(
+      `SELECT (SELECT sum(seq_tup_read) FROM pg_stat_user_tables)
+         + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes) AS rows`,
+    )
     return Number(rows[0]?.rows)
   } finally {
     await client.end()

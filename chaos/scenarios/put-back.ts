@@ -84,7 +84,7 @@ async function behindClosedDoors(admin: pg.Client, work: () => Promise<boolean>,
   }
 }
 
-/** Whatever has failed: one database with its name is left, and it can be connected to. */
+/** Afterwards there is one database with its name, also if something has failed, and it can be connected to. */
 async function tidyUp(port: number): Promise<void> {
   const tidy = async (): Promise<boolean> => {
     const admin = await connected(port, 'postgres')

@@ -1,10 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
 import { startPostgres } from '../../test/harness/servers.ts'
 import { askPostgres } from '../../test/harness/wire.ts'
 import { startWorker } from '../../test/harness/worker.ts'
-import { fileURLToPath } from 'node:url'
-import { type Trend, trendOf } from './trend.ts'
 import type { Churned, ChurnSettings } from './churn-client.ts'
+import { type Trend, trendOf } from './trend.ts'
 
 export interface ChurnOptions {
   dist: string
@@ -68,7 +68,8 @@ const CALL_MS = 60_000
  * Acquires and releases so many locks in a second for a while, on one server with the default settings of autovacuum.
  * Neither a table or index nor the time that a lock takes may grow.
  */
-export async function churn({ dist, perSecond, seconds, sampleEverySeconds, onSample }: ChurnOptions): Promise<ChurnReport> {
+export async function churn(options: ChurnOptions): Promise<ChurnReport> {
+  const { dist, perSecond, seconds, sampleEverySeconds, onSample } = options
   await using server = await startPostgres()
   const ask = (sql: string) => askPostgres({ port: server.port, timeoutMs: 30_000 }, sql)
   const module = fileURLToPath(new URL('./churn-client.js', import.meta.url))
@@ -84,9 +85,7 @@ export async function churn({ dist, perSecond, seconds, sampleEverySeconds, onSa
       `SELECT relname, pg_relation_size(oid) FROM pg_class
        WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'i') ORDER BY 1`,
     )
-    const [counts] = await ask(
-      `SELECT sum(n_dead_tup), sum(autovacuum_count) FROM pg_stat_user_tables`,
-    )
+    const [counts] = await ask(`SELECT sum(n_dead_tup), sum(autovacuum_count) FROM pg_stat_user_tables`)
     const sample = {
       ...churned,
       atSeconds: (performance.now() - startedMs) / 1_000,
@@ -112,8 +111,22 @@ function trendsOf(samples: readonly ChurnSample[], seconds: number): Trend[] {
   const size = { unit: 'bytes', part: 0.15, amount: 512 * KIB, leastSeconds: LEAST_SECONDS } as const
   const time = { unit: 'count', part: 0.5, amount: 5, leastSeconds: LEAST_SECONDS } as const
   return [
-    ...names.map((name) => trendOf({ ...size, name }, samples.map(({ sizes }) => sizes[name] ?? 0), seconds)),
-    trendOf({ ...time, name: 'p50 of a lock in ms' }, samples.map(({ p50Ms }) => p50Ms), seconds),
-    trendOf({ ...time, name: 'p99 of a lock in ms' }, samples.map(({ p99Ms }) => p99Ms), seconds),
+    ...names.map((name) =>
+      trendOf(
+        { ...size, name },
+        samples.map(({ sizes }) => sizes[name] ?? 0),
+        seconds,
+      ),
+    ),
+    trendOf(
+      { ...time, name: 'p50 of a lock in ms' },
+      samples.map(({ p50Ms }) => p50Ms),
+      seconds,
+    ),
+    trendOf(
+      { ...time, name: 'p99 of a lock in ms' },
+      samples.map(({ p99Ms }) => p99Ms),
+      seconds,
+    ),
   ]
 }

@@ -123,10 +123,13 @@ export async function handOverToWaiters(options: WaitersOptions): Promise<Waited
  * since. The server makes no statistics by itself meanwhile.
  */
 async function makeStatistics(driver: Driver, ask: (sql: string) => Promise<unknown>): Promise<void> {
-  const early = Array.from({ length: EARLY }, (): Claim => ({
-    ...{ lockName: 'early', claimId: randomUUID(), holderId: 'early', mode: 'exclusive', permits: 1 },
-    ...{ ttlMs: EARLY_MS, waiterTtlMs: EARLY_MS },
-  }))
+  const early = Array.from(
+    { length: EARLY },
+    (): Claim => ({
+      ...{ lockName: 'early', claimId: randomUUID(), holderId: 'early', mode: 'exclusive', permits: 1 },
+      ...{ ttlMs: EARLY_MS, waiterTtlMs: EARLY_MS },
+    }),
+  )
   await driver.acquire(early, { secret: randomUUID() })
   const move = (by: string): string => `
     UPDATE distributed_locks SET expires_at = expires_at ${by} interval '2 hours';

@@ -204,7 +204,12 @@ describe('kept', () => {
 
 describe('ended', () => {
   const loss = { fromMs: 5_000, toMs: 5_100, endsAll: true }
-  const endedIn = (heldUntil: number, more: Partial<LeaseHistory> = {}, changes: Partial<typeof loss> = {}, client = 0) => {
+  const endedIn = (
+    heldUntil: number,
+    more: Partial<LeaseHistory> = {},
+    changes: Partial<typeof loss> = {},
+    client = 0,
+  ) => {
     const leases = [lease(1, 4_900, heldUntil, { id: '0-1.7', name: 'order', ...more })]
     return found(run({ leases }, { losses: [{ ...loss, clients: [client], ...changes }] }))['ended']
   }
