@@ -154,7 +154,11 @@ class Client:
     async def queue(self, name: str) -> None:
         async def wait() -> int:
             lease = await self._lock.hold(name, blocking_timeout_seconds=60)
-            await lease.release()
+            try:
+                await lease.release()
+            except HoldfastError as error:
+                # On a busy machine its answer may be late. Then it is sent again in the background.
+                self._history.error("release", error)
             return lease.fencing_token
 
         self._queued[name] = asyncio.create_task(wait())

@@ -21,6 +21,8 @@ const MOST_WAITING = 200
 let stopping: AbortController | undefined
 let tasks: Promise<unknown>[] = []
 let store: Store | undefined
+/** Connections are replaced until then: after the faults, the client queues for a lock. */
+let isClosing = false
 /** Stores whose connection has ended. Their leases may still be held. */
 const retired: Store[] = []
 let history: HistoryWriter | undefined
@@ -46,7 +48,7 @@ export async function start(settings: ClientSettings): Promise<void> {
   const replaceConnection = async (): Promise<void> => {
     while (opened.connection !== undefined) {
       await opened.connection.ended
-      if (stop.signal.aborted) return
+      if (isClosing) return
       retired.push({ ...opened })
       followed(Object.assign(opened, await openStore(settings, work)))
     }
@@ -85,7 +87,8 @@ export async function unlockAll(): Promise<boolean> {
 export function queue(name: string): void {
   const wait = async (): Promise<number> => {
     const lease = await store?.lock.hold(name, { blockingTimeoutSeconds: 60 })
-    await lease?.release()
+    // On a busy machine its answer may be late. Then it is sent again in the background.
+    await lease?.release().catch((error: unknown) => noteError('release', error))
     return lease?.fencingToken ?? 0
   }
   const token = wait()
@@ -122,6 +125,7 @@ export async function queueState(name: string): Promise<string> {
 
 export async function stop(): Promise<void> {
   await quiet()
+  isClosing = true
   const all = [...retired, store ?? {}].flatMap((each) => Object.values(each)) as { close(): Promise<void> }[]
   await Promise.all(all.map((each) => each.close().catch((error: unknown) => noteError('close', error))))
   record?.close()
