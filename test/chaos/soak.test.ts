@@ -25,6 +25,9 @@ beforeAll(async () => {
   runs.set('redis', runSoak(['--driver', 'redis', '--seconds', '6', ...ttl(2), ...SAMPLE]))
   runs.set('postgres', runSoak(['--driver', 'postgres', '--seconds', '6', ...ttl(2), ...SAMPLE]))
   runs.set('leaky', runSoak(['--driver', 'redis', '--seconds', '6', ...ttl(1), ...leaky, ...SAMPLE]))
+  const none = { isReported: false }
+  runs.set('waiters', runSoak(['--waiters', '200', '--busy', '0', '--seconds', '1'], none))
+  runs.set('churn', runSoak(['--churn', '100', '--seconds', '2', '--sample-every', '1'], none))
   // A test that awaits it reports a failure.
   for (const run of runs.values()) run.catch(() => {})
 }, 60_000)
@@ -58,6 +61,24 @@ describe('a short soak', { timeout: 180_000 }, () => {
     expect(report.violations).toContainEqual(expect.stringMatching(/left in the store: \d+ connections/))
     // It grows while it runs, too.
     expect(report.violations).toContainEqual(expect.stringMatching(/^heap grew from \d+ to \d+, by more than /))
+  })
+})
+
+describe('other programs', { timeout: 180_000 }, () => {
+  test('two hundred waiters of two processes are served in their order', async () => {
+    const { output } = await resultOf('waiters')
+    expect(output).toContain('200 of 200 are in the queue')
+    const found = JSON.parse(output.split('\n').find((line) => line.startsWith('{')) ?? '{}')
+    expect(found).toMatchObject({ queued: 200, outOfOrder: 0, unseen: 0, errors: {} })
+    expect(found.handOvers, output).toBeGreaterThan(0)
+  })
+
+  test('a churn of locks shows the size of every table and index', async () => {
+    const { output } = await resultOf('churn')
+    for (const name of ['distributed_locks_pkey', 'holdfast_waiters', 'p99 of a lock in ms']) {
+      expect(output).toContain(`${name}: `)
+    }
+    expect(output).toMatch(/^\d\d+ grants, /m)
   })
 })
 
