@@ -48,7 +48,7 @@ class Portal:
         """
         self._assert_can_wait(work)
         if not is_end:
-            _warn_of_blocked_loop(work)
+            self._warn_of_blocked_loop(work)
         running: Optional[_Running[T]] = None
         try:
             running = _Running(self.loop, work)
@@ -82,7 +82,7 @@ class Portal:
         call_back = CallBack()
         work = make(call_back)
         self._assert_can_wait(work)
-        _warn_of_blocked_loop(work)
+        self._warn_of_blocked_loop(work)
         running = _Running(self.loop, work, call_back.close)
         try:
             running.begin()
@@ -106,6 +106,20 @@ class Portal:
             work.close()
             raise RuntimeError("the synchronous API cannot be used while the interpreter shuts down")
 
+    def _warn_of_blocked_loop(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Not an error: in a notebook, an event loop always runs. With gevent, this loop itself runs in the thread of all
+        greenlets, and is not blocked."""
+        if asyncio._get_running_loop() in (None, self.loop):
+            return
+        frame, level = sys._getframe(), 1
+        while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_PACKAGE):
+            frame, level = frame.f_back, level + 1
+        try:
+            warnings.warn(_BLOCKS_A_LOOP, RuntimeWarning, stacklevel=level)
+        except Warning:
+            work.close()
+            raise
+
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self.loop)
         while True:
@@ -115,20 +129,6 @@ class Portal:
                 # `sys.exit()` in a callback ends an event loop. All heartbeats would end with it, and every later call
                 # would wait for ever.
                 log.exception("a callback tried to end the event loop of the synchronous API")
-
-
-def _warn_of_blocked_loop(work: Coroutine[Any, Any, Any]) -> None:
-    """Not an error: in a notebook, an event loop always runs."""
-    if asyncio._get_running_loop() is None:
-        return
-    frame, level = sys._getframe(), 1
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_PACKAGE):
-        frame, level = frame.f_back, level + 1
-    try:
-        warnings.warn(_BLOCKS_A_LOOP, RuntimeWarning, stacklevel=level)
-    except Warning:
-        work.close()
-        raise
 
 
 _PACKAGE = __name__.partition(".")[0] + "."
