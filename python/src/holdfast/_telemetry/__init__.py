@@ -1,0 +1,1 @@
+"""What `holdfast.prometheus` and `holdfast.opentelemetry` have in common."""

@@ -107,8 +107,8 @@ class Portal:
             raise RuntimeError("the synchronous API cannot be used while the interpreter shuts down")
 
     def _warn_of_blocked_loop(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Not an error: in a notebook, an event loop always runs. With gevent, this loop itself runs in the thread of all
-        greenlets, and is not blocked."""
+        """Not an error: in a notebook, an event loop always runs. With gevent, this loop itself runs in the thread of
+        all greenlets, and is not blocked."""
         if asyncio._get_running_loop() in (None, self.loop):
             return
         frame, level = sys._getframe(), 1
