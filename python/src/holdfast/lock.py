@@ -147,6 +147,7 @@ class DistributedLock(Closable):
         """The lease of the innermost block of this instance that runs here: for `fencing_token`, `held` and `lost` in a
         decorated function. Raises `InvalidArgumentError` outside of such a block."""
         return self._claims.reentry.current_lease()
+
     async def restore(
         self, text: str, *, heartbeat: bool = False, timeout_seconds: Optional[Seconds] = None
     ) -> Lease:

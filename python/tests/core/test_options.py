@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -43,6 +44,7 @@ async def test_an_unknown_option_is_our_error_and_names_the_nearest_one_in_every
         SyncSemaphore("memory:", limit=2),
     )
     calls += [sync.acquire, sync.hold, sync.lock, sync_rw.acquire_read, sync_rw.read, sync_semaphore.permits]
+    warnings.simplefilter("ignore", RuntimeWarning)  # The synchronous calls block this event loop.
     for call in calls:
         with pytest.raises(InvalidArgumentError, match='no option "timeout_second": did you mean timeout_seconds') as e:
             await _awaited(call("x", timeout_second="secret"))
