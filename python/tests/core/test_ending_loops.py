@@ -65,7 +65,10 @@ import os
 os._exit(0)
 """
 TURNS = 6
-WHATS = ["block", "block with min_hold_seconds", "several", "lease as a block", "release", "release by name", "release all"]
+WHATS = [
+    *("block", "block with min_hold_seconds", "several", "lease as a block"),
+    *("release", "release by name", "release all"),
+]
 
 
 @pytest.fixture(params=["sqlite", "redis", "postgres"])
