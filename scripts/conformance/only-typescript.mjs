@@ -13,19 +13,13 @@ const exceptions = [
       'of protocol/, which both clients send as they are',
   },
   {
-    group: /^DistributedLock: released by force$/,
-    driver: /^(?:redlock|postgres-advisory)$/,
-    reason:
-      'Only TypeScript and `holdfast force-release` end a lease on these stores by force. Decision 22 says what a ' +
-      'Python holder notices',
-  },
-  {
     group: /^driver interface: wake-ups$/,
     titles: ['rule 15: a grant in a notification is proved by the newest call, and by no other'],
     reason: 'In Python the drivers check the proof themselves. Their own tests show it',
   },
   {
-    group: /^(?:readers and writers|semaphores|several locks at once|deadlocks|DistributedLock: .*)$/,
+    group:
+      /^(?:readers and writers|semaphores|several locks at once|DistributedLock: (?!released by force|a lease that).*)$/,
     reason: 'They are about the API of an instance, which differs between the languages. python/tests has its own',
   },
   { group: /^mutex by LockManager/, reason: 'Web Locks are an interface of JavaScript' },

@@ -32,7 +32,7 @@ from .mutex.waiting import mutex_waiting
 from .primitives.deadlocks import deadlocks
 from .primitives.ending import ending
 from .primitives.forced_releases import forced_releases
-from .primitives.hand_over import hand_over
+from .primitives.hand_over import hand_over, uses
 from .primitives.hold_times import hold_times
 from .primitives.inspect_and_ping import inspect_and_ping
 from .primitives.instance import instance
@@ -61,7 +61,7 @@ DRIVER_GROUPS: List[Group] = [
 ]
 
 SHARING_GROUPS: List[Group] = [readers_and_writers, semaphores, several_locks, deadlocks]
-LOCK_GROUPS: List[Group] = [instance, inspect_and_ping, hand_over, ending, hold_times, forced_releases]
+LOCK_GROUPS: List[Group] = [instance, inspect_and_ping, hand_over, uses, ending, hold_times, forced_releases]
 FAULT_GROUPS: List[Group] = [acquire_faults, renewal_faults, release_faults, waiting_faults]
 
 

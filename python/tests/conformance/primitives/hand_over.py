@@ -237,7 +237,10 @@ async def _(ctx: Context) -> None:
     assert (await b.lock.restore(text)).held
 
 
-@case("failure 58: the release of a restored lease leaves the lock to a task that shares it")
+uses = Group("DistributedLock: several uses of a lease", needs=["ttl"])
+
+
+@uses.case("failure 58: the release of a restored lease leaves the lock to a task that shares it")
 async def _(ctx: Context) -> None:
     a, b, c = await ctx.lock(), await ctx.lock(reacquire="extend"), await ctx.lock()
     restored = await b.lock.restore(await (await a.lock.hold(ctx.lock_name)).serialize())
