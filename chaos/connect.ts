@@ -87,7 +87,7 @@ type RedisClient = Parameters<typeof import('holdfast/drivers/redis').redisDrive
 async function onRedis(settings: StoreSettings, client: RedisClient) {
   const { redisDriver } = await load<typeof import('holdfast/drivers/redis')>(settings, 'drivers/redis.js')
   const count = settings.sentinel === undefined ? 1 : 2
-  const replicas = settings.confirmed && { replicas: { count, timeoutSeconds: 1 } }
+  const replicas = settings.confirmed && { replicas: { count, waitSeconds: 1 } }
   return redisDriver({ client, onWarning() {}, ...replicas })
 }
 

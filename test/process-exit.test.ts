@@ -205,7 +205,7 @@ describe.concurrent.each([
       const alive = setInterval(() => {}, 1_000)
       process.once('SIGTERM', async () => {
         clearInterval(alive)
-        await lock.close({ timeoutSeconds: 0.2 })
+        await lock.close({ deadlineSeconds: 0.2 })
         console.log('closed')
         // Runs only if something keeps the process alive.
         setTimeout(() => console.log('still there'), 4_000).unref()

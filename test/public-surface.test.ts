@@ -17,7 +17,7 @@ test('the public surface has the names and signatures that the design fixes', ()
   for (const fixed of [
     'acquire(lockName: string, options?: LockOptions): Promise<LockResult>',
     'release(lockName: string, options?: AnswerOptions): Promise<boolean>',
-    'extend(lockName: string, additionalSeconds: number, options?: AnswerOptions): Promise<boolean>',
+    'extend(lockName: string, seconds: number, options?: AnswerOptions): Promise<boolean>',
     'withLock<T>(lockName: string, fn: (lease: Lease) => Promise<T> | T, options?: LockOptions): Promise<T>',
     'hold(lockName: string, options?: LockOptions): Promise<Lease>',
     'releaseAll(): Promise<void>',

@@ -12,7 +12,7 @@ const AT_ONCE = { blocking: false, timeoutSeconds: 30 }
 const WAITS = { timeoutSeconds: 30, blockingTimeoutSeconds: 600 }
 const HOUR_MS = 3_600_000
 const LIMITS = { limit: MANY, periodSeconds: 60 }
-const SHARE = { units: 100, forSeconds: 1 }
+const SHARE = { units: 100, keepSeconds: 1 }
 
 /**
  * @param {OpenOptions} options

@@ -91,7 +91,7 @@ async function openDriver(library: Library, request: ClientRequest): Promise<Ope
     library.redisDriver({
       client,
       onWarning() {},
-      ...(!request.isPatient && { commandTimeoutSeconds: seconds(CALL_MS) }),
+      ...(!request.isPatient && { callTimeoutSeconds: seconds(CALL_MS) }),
     }),
   )
   if (!isNode) return { driver: nodes[0] as Driver, connected, end }

@@ -76,6 +76,7 @@ const normalized = (name: string): string => name.replace(/(?:Seconds|Millis(?:e
 
 const SYNONYMS: readonly { readonly name: string; readonly words: readonly string[] }[] = [
   { name: 'timeoutSeconds', words: ['ttl', 'expiry', 'expires', 'expiresin', 'lease', 'leasetime', 'duration', 'px'] },
+  { name: 'deadlineSeconds', words: ['timeout', 'deadline', 'within'] },
   { name: 'blockingTimeoutSeconds', words: ['wait', 'waittime', 'waittimeout', 'acquiretimeout', 'maxwait'] },
   { name: 'blocking', words: ['block', 'waits'] },
   { name: 'heartbeat', words: ['renew', 'autorenew', 'autoextend', 'refresh', 'keepalive'] },

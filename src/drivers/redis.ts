@@ -37,18 +37,18 @@ export interface RedisDriverOptions {
    */
   readonly prefix?: string
   /**
-   * A grant or a renewal counts only when `count` replicas have confirmed it (`WAIT`) within `timeoutSeconds`
+   * A grant or a renewal counts only when `count` replicas have confirmed it (`WAIT`) within `waitSeconds`
    * (default 1). With fewer, the claim fails and is withdrawn, and a renewal does not extend the lease. With fewer than
    * all replicas, a failover may still lose a lease: it may promote one that has not confirmed.
    * @default no replica has to confirm
    */
-  readonly replicas?: { readonly count: number; readonly timeoutSeconds?: number }
+  readonly replicas?: { readonly count: number; readonly waitSeconds?: number }
   /**
    * How long subscribing, `inspect`, `consume` and reading the server's settings may take before they fail. For
    * acquire, renew and release, the lock instance has its own limit.
    * @default 5
    */
-  readonly commandTimeoutSeconds?: number
+  readonly callTimeoutSeconds?: number
   /**
    * Called for each problem of the server: an eviction policy, a replica, an old version.
    * @default process.emitWarning
@@ -62,11 +62,11 @@ const OPTIONS = optionNames<RedisDriverOptions>({
   client: true,
   prefix: true,
   replicas: true,
-  commandTimeoutSeconds: true,
+  callTimeoutSeconds: true,
   onWarning: true,
   clock: true,
 })
-const REPLICA_OPTIONS = optionNames<NonNullable<RedisDriverOptions['replicas']>>({ count: true, timeoutSeconds: true })
+const REPLICA_OPTIONS = optionNames<NonNullable<RedisDriverOptions['replicas']>>({ count: true, waitSeconds: true })
 
 /**
  * Keeps leases in Redis or Valkey: on one server, behind Sentinel or on a Cluster. It sends nothing before the first
@@ -85,9 +85,9 @@ const REPLICA_OPTIONS = optionNames<NonNullable<RedisDriverOptions['replicas']>>
  */
 export function redisDriver(options: RedisDriverOptions): RedisDriver {
   checkOptions(options, OPTIONS)
-  const { client, prefix = 'lock:', commandTimeoutSeconds = 5, onWarning = emitWarning, clock = systemClock } = options
+  const { client, prefix = 'lock:', callTimeoutSeconds = 5, onWarning = emitWarning, clock = systemClock } = options
   checkPrefix(prefix)
-  const timeoutMs = msFromSeconds('commandTimeoutSeconds', commandTimeoutSeconds)
+  const timeoutMs = msFromSeconds('callTimeoutSeconds', callTimeoutSeconds)
   const connection = connectionOf(client)
   if (options.replicas !== undefined && connection.cluster) {
     const instead = 'set min-replicas-to-write on the servers instead'
@@ -125,10 +125,10 @@ export async function openRedis(url: string): Promise<Driver> {
 }
 
 function replicaWait(options: NonNullable<RedisDriverOptions['replicas']>): ReplicaWait {
-  const { count, timeoutSeconds = 1 } = checkOptions(options, REPLICA_OPTIONS, 'replicas')
+  const { count, waitSeconds = 1 } = checkOptions(options, REPLICA_OPTIONS, 'replicas')
   if (!Number.isInteger(count) || count < 1)
     throw new InvalidArgumentError('replicas.count', count, 'a whole number from 1')
-  return { count, timeoutMs: msFromSeconds('replicas.timeoutSeconds', timeoutSeconds) }
+  return { count, timeoutMs: msFromSeconds('replicas.waitSeconds', waitSeconds) }
 }
 
 function emitWarning({ code, message }: RedisWarning): void {

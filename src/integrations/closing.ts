@@ -20,7 +20,7 @@ export interface Closing {
   done(): Promise<void>
 }
 
-const OPTIONS = optionNames<CloseOptions>({ drainSeconds: true, timeoutSeconds: true })
+const OPTIONS = optionNames<CloseOptions>({ drainSeconds: true, deadlineSeconds: true })
 
 /**
  * Closes instances after the last request has been answered, or when `drainSeconds` (default 10) have passed since
@@ -35,9 +35,9 @@ export function closingOf(
   options: CloseOptions = {},
   server: object = {},
 ): Closing {
-  const { drainSeconds = 10, timeoutSeconds = CLOSE_TIMEOUT_MS / 1_000 } = checkOptions(options, OPTIONS, 'close')
+  const { drainSeconds = 10, deadlineSeconds = CLOSE_TIMEOUT_MS / 1_000 } = checkOptions(options, OPTIONS, 'close')
   const drainMs = waitMsFrom('drainSeconds', drainSeconds)
-  waitMsFrom('timeoutSeconds', timeoutSeconds)
+  waitMsFrom('deadlineSeconds', deadlineSeconds)
   for (const each of instances)
     checkMethods('lock', each, ['close'], 'an instance with close, such as a DistributedLock')
 
@@ -48,7 +48,7 @@ export function closingOf(
     void closeIdleConnections(server, served.signal)
     await pause(systemClock, drainMs, served.signal)
     const restSeconds = Math.max(0, untilMs - systemClock.now().monotonicMs) / 1_000
-    return Promise.allSettled(instances.map((each) => each.close({ drainSeconds: restSeconds, timeoutSeconds })))
+    return Promise.allSettled(instances.map((each) => each.close({ drainSeconds: restSeconds, deadlineSeconds })))
   }
   return {
     begin() {

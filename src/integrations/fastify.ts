@@ -12,7 +12,7 @@ export interface HoldfastFastifyOptions {
   /**
    * How the lock is closed. Requests that run, and other work under a lease, have `drainSeconds` to end.
    *
-   * @default 10 for `drainSeconds`, 5 for `timeoutSeconds`
+   * @default 10 for `drainSeconds`, 5 for `deadlineSeconds`
    */
   close?: CloseOptions
   /**

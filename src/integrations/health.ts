@@ -17,7 +17,7 @@ export interface HealthOptions {
    *
    * @default 2
    */
-  timeoutSeconds?: number
+  deadlineSeconds?: number
 }
 
 /** What a health check found. `reason` contains no password. */
@@ -25,7 +25,7 @@ export type HealthReport =
   | { readonly status: 'up' }
   | { readonly status: 'down'; readonly code: HoldfastErrorCode; readonly reason: string }
 
-const OPTIONS = optionNames<HealthOptions>({ timeoutSeconds: true })
+const OPTIONS = optionNames<HealthOptions>({ deadlineSeconds: true })
 
 /**
  * Returns a function that reports whether the store works and the instance is open. It never rejects. Calls that
@@ -35,9 +35,9 @@ const OPTIONS = optionNames<HealthOptions>({ timeoutSeconds: true })
  */
 export function healthCheck(target: HealthTarget, options: HealthOptions = {}): () => Promise<HealthReport> {
   checkMethods('lock', target, ['ping'], 'an instance with ping, such as a DistributedLock')
-  const { timeoutSeconds = 2 } = checkOptions(options, OPTIONS)
-  const timeoutMs = ttlMsFrom('timeoutSeconds', timeoutSeconds)
-  const late = (): StoreError => new StoreError(`the store did not answer within ${timeoutSeconds} s`)
+  const { deadlineSeconds = 2 } = checkOptions(options, OPTIONS)
+  const timeoutMs = ttlMsFrom('deadlineSeconds', deadlineSeconds)
+  const late = (): StoreError => new StoreError(`the store did not answer within ${deadlineSeconds} s`)
   let pinging: Promise<void> | undefined
   const ended = (): void => {
     pinging = undefined

@@ -48,11 +48,11 @@ export interface ServerLike {
  * 1. The server accepts no more connections, and closes those that are idle.
  * 2. Requests that run may end, and may still take locks, for up to `drainSeconds`.
  * 3. The instances are closed with what is left of `drainSeconds`, so that other work under a lease may end, too. Then
- *    the signals of leases abort, and everything is released, within `timeoutSeconds`. See `CloseOptions`.
+ *    the signals of leases abort, and everything is released, within `deadlineSeconds`. See `CloseOptions`.
  * 4. Half a second later, connections that are still open are destroyed, except those that are no longer HTTP/1, such
  *    as WebSockets. Close these yourself: Node does not exit before.
  *
- * So it takes at most `drainSeconds`, `timeoutSeconds` and a second. Here `drainSeconds` is 10 by default.
+ * So it takes at most `drainSeconds`, `deadlineSeconds` and a second. Here `drainSeconds` is 10 by default.
  *
  * @throws `InvalidArgumentError`, before anything is stopped
  * @throws what closing an instance throws, after all has been stopped

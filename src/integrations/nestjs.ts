@@ -15,7 +15,7 @@ export interface HoldfastModuleOptions extends DistributedLockOptions {
    * How the lock is closed when the application shuts down. Requests that run, and other work under a lease, have
    * `drainSeconds` to end.
    *
-   * @default 10 for `drainSeconds`, 5 for `timeoutSeconds`
+   * @default 10 for `drainSeconds`, 5 for `deadlineSeconds`
    */
   close?: CloseOptions
 }

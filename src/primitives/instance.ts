@@ -30,10 +30,10 @@ export interface CloseOptions {
    *
    * @default 5
    */
-  timeoutSeconds?: number
+  deadlineSeconds?: number
 }
 
-const CLOSE_OPTIONS = optionNames<CloseOptions>({ drainSeconds: true, timeoutSeconds: true })
+const CLOSE_OPTIONS = optionNames<CloseOptions>({ drainSeconds: true, deadlineSeconds: true })
 
 /** What every primitive is built on: a holder on the chosen store, which is opened when it is first used. */
 export class Instance {
@@ -153,9 +153,9 @@ export class Instance {
 
   /** Closes as `CloseOptions` says. The most urgent of several calls counts. Throws `InvalidArgumentError`. */
   close(options: CloseOptions = {}): Promise<void> {
-    const { drainSeconds = 0, timeoutSeconds = CLOSE_TIMEOUT_MS / 1_000 } = checkOptions(options, CLOSE_OPTIONS)
+    const { drainSeconds = 0, deadlineSeconds = CLOSE_TIMEOUT_MS / 1_000 } = checkOptions(options, CLOSE_OPTIONS)
     const drainMs = waitMsFrom('drainSeconds', drainSeconds)
-    const timeoutMs = waitMsFrom('timeoutSeconds', timeoutSeconds)
+    const timeoutMs = waitMsFrom('deadlineSeconds', deadlineSeconds)
     const phaseMs = this.#ended ? timeoutMs : drainMs
     this.#closingUntilMs = Math.min(this.#closingUntilMs, this.#nowMs + phaseMs)
     this.#closeTimeoutMs = Math.min(this.#closeTimeoutMs, timeoutMs)

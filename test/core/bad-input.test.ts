@@ -93,7 +93,7 @@ describe('rule 13: bad input is rejected before anything is sent, with argument,
 
   it.each([0, -1, Number.NaN, Number.POSITIVE_INFINITY])('extend by %s', async (seconds) => {
     expect(await failureOf(lock.extend('name', seconds))).toMatchObject({
-      argument: 'additionalSeconds',
+      argument: 'seconds',
       value: seconds,
     })
   })

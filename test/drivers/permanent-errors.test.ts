@@ -98,7 +98,7 @@ describe('a permanent failure is reported at once, and not retried', { timeout: 
       for (let turn = 0; turn < 4; turn += 1) {
         await assert.rejects(lock.acquire('a'), /cannot reach redis:\/\/127.0.0.1:1: connection refused/)
       }
-      await lock.close({ timeoutSeconds: 0.1 })
+      await lock.close({ deadlineSeconds: 0.1 })
     })
   }
 
@@ -119,7 +119,7 @@ describe('a permanent failure is reported at once, and not retried', { timeout: 
     const driver = await viaPostgres(`postgres://postgres@${at(primary)}/postgres?sslmode=require`)
     const lock = new DistributedLock({ driver })
     await assert.rejects(lock.acquire('a'), /closed during the TLS handshake. Does the server speak TLS on this port\?/)
-    await lock.close({ timeoutSeconds: 0.1 })
+    await lock.close({ deadlineSeconds: 0.1 })
     await driver.close()
   })
 

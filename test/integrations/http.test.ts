@@ -25,7 +25,7 @@ afterAll(() => metrics.close())
 interface Started {
   readonly address: string
   /** Shuts it down as a service does that got SIGTERM. */
-  end(options: { drainSeconds: number; timeoutSeconds?: number }): Promise<void>
+  end(options: { drainSeconds: number; deadlineSeconds?: number }): Promise<void>
 }
 
 type Work = () => Promise<unknown>
@@ -59,7 +59,7 @@ const frameworks: Record<string, (lock: DistributedLock, work: Work) => Promise<
   },
   async fastify(lock, work) {
     const app = fastify()
-    const close = { drainSeconds: 30, timeoutSeconds: 0.1 }
+    const close = { drainSeconds: 30, deadlineSeconds: 0.1 }
     await app.register(holdfastFastify, { lock, close, healthPath: '/healthz', metrics })
     app.get('/work', async () => String(await work()))
     const address = await app.listen({ port: 0, host: '127.0.0.1' })
@@ -147,7 +147,7 @@ describe('a health check', () => {
   })
 
   it('does not wait for a store that does not answer, and does not show the message of a foreign error', async () => {
-    const silent = healthHandler({ closed: false, ping: () => new Promise(() => undefined) }, { timeoutSeconds: 0.05 })
+    const silent = healthHandler({ closed: false, ping: () => new Promise(() => undefined) }, { deadlineSeconds: 0.05 })
     expect(await (await silent()).json()).toMatchObject({ reason: 'the store did not answer within 0.05 s' })
     const failing = healthHandler({ closed: false, ping: () => Promise.reject(new Error(PASSWORD)) })
     expect(await (await failing()).text()).not.toContain(PASSWORD)
@@ -176,7 +176,7 @@ describe('a health check', () => {
 
   it('refuses wrong arguments', () => {
     expect(() => healthHandler({} as DistributedLock)).toThrow(InvalidArgumentError)
-    expect(() => healthHandler(lockOn(), { timeoutSeconds: 0 })).toThrow(InvalidArgumentError)
-    expect(() => healthHandler(lockOn(), { timeout: 1 } as object)).toThrow('did you mean timeoutSeconds?')
+    expect(() => healthHandler(lockOn(), { deadlineSeconds: 0 })).toThrow(InvalidArgumentError)
+    expect(() => healthHandler(lockOn(), { timeout: 1 } as object)).toThrow('did you mean deadlineSeconds?')
   })
 })

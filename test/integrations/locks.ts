@@ -12,6 +12,6 @@ afterEach(async () => {
 /** A lock that is closed after the test. */
 export function lockOn(store = redis): DistributedLock {
   const lock = new DistributedLock({ url: store })
-  ending.push(() => lock.close({ timeoutSeconds: 0.1 }))
+  ending.push(() => lock.close({ deadlineSeconds: 0.1 }))
   return lock
 }

@@ -300,7 +300,7 @@ describe('an application', () => {
 describe('the health of an application', () => {
   it('is up, then down with a reason when the server has stopped', async () => {
     await using redis = await startRedis()
-    const { app } = await start({ url: redis.url, close: { drainSeconds: 0, timeoutSeconds: 0.1 } })
+    const { app } = await start({ url: redis.url, close: { drainSeconds: 0, deadlineSeconds: 0.1 } })
     const health = app.get(HoldfastHealth)
     // Opening a connection on a busy machine may take longer than a health check waits.
     await app.get(DistributedLock).ping()

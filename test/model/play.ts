@@ -528,7 +528,7 @@ class Player {
     const call = this.#call(step, context)
     const object = this.#objectFor(step, context)
     this.model.closing(object, step.seconds * 1_000, SETTLING_MS)
-    const closed = object.close({ drainSeconds: step.seconds, timeoutSeconds: 1 })
+    const closed = object.close({ drainSeconds: step.seconds, deadlineSeconds: 1 })
     this.#instance(step).forget(object)
     await call.result(closed, NONE)
   }

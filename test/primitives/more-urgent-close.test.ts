@@ -24,8 +24,8 @@ function opened<P extends { close: DistributedLock['close'] }>(primitive: P, run
 
 describe.each(Object.entries(primitives))('%s', (_, open) => {
   it.each([
-    ['cuts a drain short', { drainSeconds: 3_600 }, { drainSeconds: 0, timeoutSeconds: 0.1 }],
-    ['shortens the time after it', { timeoutSeconds: 3_600 }, { timeoutSeconds: 0.1 }],
+    ['cuts a drain short', { drainSeconds: 3_600 }, { drainSeconds: 0, deadlineSeconds: 0.1 }],
+    ['shortens the time after it', { deadlineSeconds: 3_600 }, { deadlineSeconds: 0.1 }],
   ])('a second, more urgent close %s, and a less urgent one changes nothing', async (_, first, second) => {
     let begun = (): void => {}
     const running = new Promise<void>((resolve) => {
@@ -40,7 +40,7 @@ describe.each(Object.entries(primitives))('%s', (_, open) => {
     })
     const work = run().catch(() => undefined)
     await running
-    const closes = [close(first), close(second), close({ drainSeconds: 3_600, timeoutSeconds: 3_600 })]
+    const closes = [close(first), close(second), close({ drainSeconds: 3_600, deadlineSeconds: 3_600 })]
     await Promise.all(closes)
     end()
     await work

@@ -141,7 +141,7 @@ async function useDeadStore(url: string): Promise<void> {
     await lock.acquire('order:1').catch(() => {})
     await sleep(100, undefined, { signal: ended.signal }).catch(() => {}) // so that it does not spin
   }
-  await lock.close({ timeoutSeconds: 0.2 })
+  await lock.close({ deadlineSeconds: 0.2 })
 }
 
 /** Long enough for a busy machine. */

@@ -249,7 +249,7 @@ export const CALLS: readonly PublicCall[] = [
         {
           options: {
             ...{ client: anything, nodes: anything, schema: anything, durability: anything, migrate: anything },
-            ...{ prefix: anything, replicas: anything, commandTimeoutSeconds: anything, onWarning: anything },
+            ...{ prefix: anything, replicas: anything, callTimeoutSeconds: anything, onWarning: anything },
             ...{ quorum: anything, nodeTimeoutSeconds: anything, longestTtlSeconds: anything, persistent: anything },
             maxWaitingConnections: anything,
           },

@@ -15,7 +15,7 @@ export interface RedisFenceOptions {
    * How long a command may take before it fails with `StoreError`.
    * @default 5
    */
-  readonly commandTimeoutSeconds?: number
+  readonly callTimeoutSeconds?: number
 }
 
 /**
@@ -83,7 +83,7 @@ export interface GuardedScript {
 
 export type { Token } from '../../core/fencing.ts'
 
-const OPTIONS = optionNames<RedisFenceOptions>({ client: true, commandTimeoutSeconds: true })
+const OPTIONS = optionNames<RedisFenceOptions>({ client: true, callTimeoutSeconds: true })
 const WRITE_OPTIONS = optionNames<GuardedScript>({ token: true, resource: true, keys: true, args: true })
 
 /**
@@ -92,8 +92,8 @@ const WRITE_OPTIONS = optionNames<GuardedScript>({ token: true, resource: true, 
  * @throws `InvalidArgumentError` for an unknown or invalid option, or a client that is not supported.
  */
 export function redisFence(options: RedisFenceOptions): RedisFence {
-  const { client, commandTimeoutSeconds = 5 } = checkOptions(options, OPTIONS)
-  const timeoutMs = msFromSeconds('commandTimeoutSeconds', commandTimeoutSeconds)
+  const { client, callTimeoutSeconds = 5 } = checkOptions(options, OPTIONS)
+  const timeoutMs = msFromSeconds('callTimeoutSeconds', callTimeoutSeconds)
   const connection = connectionOf(client)
   const scripts = new Map<string, Script>()
 

@@ -126,18 +126,18 @@ export class DistributedLock extends Primitive {
   }
 
   /**
-   * Sets this instance's lease on the name to end `additionalSeconds` from now. False if it does not hold the name.
+   * Sets this instance's lease on the name to end `seconds` from now. False if it does not hold the name.
    *
    * @throws `StoreError`, `AbortedError` if it is unknown whether the lease was extended
    * @throws `InvalidArgumentError`, `ClosedError`
    */
-  async extend(lockName: string, additionalSeconds: number, options?: AnswerOptions): Promise<boolean> {
+  async extend(lockName: string, seconds: number, options?: AnswerOptions): Promise<boolean> {
     checkLockName(lockName)
-    const ttlMs = ttlMsFrom('additionalSeconds', additionalSeconds)
+    const ttlMs = ttlMsFrom('seconds', seconds)
     const signal = answerSignal(options)
     this.#instance.assertNotEnded()
     const inner = this.#claims.reentry.innermost(lockName)
-    if (inner !== undefined) return inner.extend(additionalSeconds, options)
+    if (inner !== undefined) return inner.extend(seconds, options)
     const lease = this.#meant(lockName)
     if (lease === undefined) return false
     const what = `extending the lease on "${lockName}"`

@@ -8,19 +8,19 @@ export interface LocalShareOptions {
   /** How many units are taken from the store at once. At most the smallest burst. */
   units: number
   /** How long these units may be handed out. The rest is then lost. From 0.001 to one year. */
-  forSeconds: number
+  keepSeconds: number
 }
 
-const OPTIONS = optionNames<LocalShareOptions>({ units: true, forSeconds: true })
+const OPTIONS = optionNames<LocalShareOptions>({ units: true, keepSeconds: true })
 
 export function checkShare(value: unknown, mostUnits: number): LocalShareOptions {
   if (typeof value !== 'object' || value === null) {
-    throw new InvalidArgumentError('localShare', value, 'an object with units and forSeconds')
+    throw new InvalidArgumentError('localShare', value, 'an object with units and keepSeconds')
   }
-  const { units, forSeconds } = checkOptions(value as LocalShareOptions, OPTIONS, 'localShare')
+  const { units, keepSeconds } = checkOptions(value as LocalShareOptions, OPTIONS, 'localShare')
   checkWhole('localShare.units', units, 1, mostUnits)
-  periodMsFrom('localShare.forSeconds', forSeconds)
-  return { units, forSeconds }
+  periodMsFrom('localShare.keepSeconds', keepSeconds)
+  return { units, keepSeconds }
 }
 
 /**
@@ -81,12 +81,12 @@ export class LocalShares {
       this.#shares.delete(oldest)
     }
     this.#shares.set(key, share)
-    const { units, forSeconds } = this.#options
+    const { units, keepSeconds } = this.#options
     const fetch = async (): Promise<void> => {
       const result = await this.#ask(key, units)
       if (!result.allowed) return
       dropPast(share, this.#clock.now())
-      share.blocks.push({ left: units, until: later(now, forSeconds * 1_000) })
+      share.blocks.push({ left: units, until: later(now, keepSeconds * 1_000) })
       share.answer = { result, askedAt: now }
     }
     share.fetching = fetch().finally(() => {

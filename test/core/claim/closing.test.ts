@@ -110,7 +110,7 @@ describe('close', () => {
     const failed: unknown[] = []
     lock.on('releaseFailed', ({ error }) => failed.push(error))
     const releasing = rejectionOf(() => lease.release())
-    await lock.close({ timeoutSeconds: 0.05 })
+    await lock.close({ deadlineSeconds: 0.05 })
     expect(await releasing).toBeInstanceOf(ClosedError)
     expect(failed).not.toEqual([])
   })
@@ -129,7 +129,7 @@ describe('close', () => {
     const lease = await other.hold('name')
     await lock.hold('another')
     const releasing = lease.release()
-    await lock.close({ timeoutSeconds: 0.05 })
+    await lock.close({ deadlineSeconds: 0.05 })
     answer.open()
     expect(await releasing).toBe(true)
   })

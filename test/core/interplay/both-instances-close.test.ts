@@ -10,10 +10,10 @@ it('forced closing of all instances on one driver fails every call in flight', a
   fault.now = () => ({ hangs: 'request' })
   const claims = [watched(lock.acquire('a')), watched(second.acquire('b'))]
   await time.run(1)
-  const closing = [watched(lock.close({ timeoutSeconds: 1 })), watched(second.close({ timeoutSeconds: 1 }))]
+  const closing = [watched(lock.close({ deadlineSeconds: 1 })), watched(second.close({ deadlineSeconds: 1 }))]
   await time.run(60_000)
   expect(closing.map(({ state }) => state)).toEqual(['resolved', 'resolved'])
-  // `CloseOptions.timeoutSeconds`: a call that the store has not answered by the end fails with `ClosedError`.
+  // `CloseOptions.deadlineSeconds`: a call that the store has not answered by the end fails with `ClosedError`.
   expect(claims.map(({ state }) => state)).toEqual(['rejected', 'rejected'])
   for (const { error } of claims) expect(error).toBeInstanceOf(ClosedError)
 })

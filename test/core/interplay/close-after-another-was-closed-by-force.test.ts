@@ -22,7 +22,7 @@ it.each([false, true])(
       fault.now = () => ({ hangs: 'request' })
       watched(other.acquire('unanswered'))
       await time.run(1)
-      const closed = watched(other.close({ timeoutSeconds: 1 }))
+      const closed = watched(other.close({ deadlineSeconds: 1 }))
       await time.run(60_000)
       expect(closed.state).toBe('resolved')
       // The store answers again.

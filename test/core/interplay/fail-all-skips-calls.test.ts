@@ -10,7 +10,7 @@ it('forced closing fails every call in flight', async () => {
     claims.push(watched(lock.acquire(`name:${at}`)))
     await time.run(1)
   }
-  const closing = watched(lock.close({ timeoutSeconds: 1 }))
+  const closing = watched(lock.close({ deadlineSeconds: 1 }))
   await time.run(5_000)
   expect(closing.state).toBe('resolved')
   expect(claims.map(({ state }) => state)).toEqual(['rejected', 'rejected', 'rejected', 'rejected'])

@@ -20,7 +20,7 @@ it('after a close that took too long, nothing more is sent to a store that does 
   await time.run(1_000)
   expect(released.value).toBe(true)
   fault.now = () => ({ hangs: 'request' })
-  const closed = watched(lock.close({ timeoutSeconds: 1 }))
+  const closed = watched(lock.close({ deadlineSeconds: 1 }))
   await time.run(1_500)
   expect(closed.state).toBe('resolved')
   const { length } = calls

@@ -14,7 +14,7 @@ it('a close that takes too long does not wait for a forced release that the stor
   const operator = new DistributedLock({ ...settings, driver: calling })
   const forced = watched(operator.forceRelease('name', { by: 'an operator' }))
   await time.run(100)
-  const closed = watched(operator.close({ timeoutSeconds: 1 }))
+  const closed = watched(operator.close({ deadlineSeconds: 1 }))
   await time.run(1_500)
   expect(closed.state).toBe('resolved')
   expect(forced).toMatchObject({ state: 'rejected', error: { code: 'CLOSED' } })

@@ -7,7 +7,7 @@ it('an instance that is made as soon as another one on its driver was closed by 
   const { time, lock, driver, settings } = setUp(fault)
   watched(lock.acquire('unanswered'))
   await time.run(1)
-  const next = lock.close({ timeoutSeconds: 1 }).then(() => {
+  const next = lock.close({ deadlineSeconds: 1 }).then(() => {
     // The store answers again.
     fault.now = undefined
     return new DistributedLock({ ...settings, driver })

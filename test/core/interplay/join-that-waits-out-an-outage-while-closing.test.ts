@@ -46,7 +46,7 @@ describe.each(['refuse', 'extend'] as const)('reacquire: %s', (reacquire) => {
     end.open()
     await time.run(1)
     let atEnd: string | undefined
-    const closed = lock.close({ timeoutSeconds: 0.1 }).then(() => {
+    const closed = lock.close({ deadlineSeconds: 0.1 }).then(() => {
       atEnd = claim.state
     })
     await time.run(10_000)

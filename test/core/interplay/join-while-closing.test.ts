@@ -23,7 +23,7 @@ it.each(['refuse', 'extend'] as const)(
       ),
     )
     await time.run(10)
-    const closing = watched(lock.close({ timeoutSeconds: 5 }))
+    const closing = watched(lock.close({ deadlineSeconds: 5 }))
     await time.run(200)
     expect(hasBegun).toBe(false)
     end.open()

@@ -58,7 +58,7 @@ describe.concurrent('with a heartbeat thread that hangs', () => {
       () => 'settled',
       () => 'settled',
     )
-    await lock.close({ timeoutSeconds: 0.2 })
+    await lock.close({ deadlineSeconds: 0.2 })
     expect(await released).toBe('settled')
     await driver.close()
   })

@@ -10,9 +10,9 @@ it.each([false, true])(
     const end = gate()
     const work = watched(lock.withLock('name', () => end.opened))
     await time.run(10)
-    const first = watched(lock.close({ timeoutSeconds: 600 }))
+    const first = watched(lock.close({ deadlineSeconds: 600 }))
     await time.run(100)
-    const second = watched(lock.close({ timeoutSeconds: 1 }))
+    const second = watched(lock.close({ deadlineSeconds: 1 }))
     await time.run(2_000)
     expect([first.state, second.state]).toEqual(['resolved', 'resolved'])
     const free = (await other.acquire('name')).acquired

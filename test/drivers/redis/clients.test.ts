@@ -164,11 +164,11 @@ describe('redis: clients', () => {
     assert.throws(() => redisDriver({ client: client({ keyPrefix: 'app:' }) }), /keyPrefix must be .*`prefix` instead/)
     assert.throws(() => redisDriver({ client: {} as RedisClient }), { code: 'INVALID_ARGUMENT', argument: 'client' })
     assert.throws(() => redisDriver({ client: client(), replicas: { count: 0 } }), { argument: 'replicas.count' })
-    assert.throws(() => redisDriver({ client: client(), commandTimeoutSeconds: 0 }), {
-      argument: 'commandTimeoutSeconds',
+    assert.throws(() => redisDriver({ client: client(), callTimeoutSeconds: 0 }), {
+      argument: 'callTimeoutSeconds',
     })
-    assert.throws(() => redisFence({ client: client(), commandTimeoutSeconds: Number.NaN }), {
-      argument: 'commandTimeoutSeconds',
+    assert.throws(() => redisFence({ client: client(), callTimeoutSeconds: Number.NaN }), {
+      argument: 'callTimeoutSeconds',
     })
   })
 

@@ -339,7 +339,7 @@ describe('redis cluster: failures', () => {
 
   it('failure 62: if one node fails, only the locks of its slots fail, each with an error', async () => {
     const client = await openIoredis()
-    const driver = redisDriver({ client, commandTimeoutSeconds: 2 })
+    const driver = redisDriver({ client, callTimeoutSeconds: 2 })
     const names = Array.from({ length: 30 }, (_, index) => `spread ${index}`)
     const first = names.map(claimOn)
     assert.ok((await driver.acquire(first, newCall())).every((answer) => 'granted' in answer && answer.granted))

@@ -51,7 +51,7 @@ function storeOn(open: () => Promise<Opened>): ConformanceStore {
   return {
     async driver() {
       const { client, close } = await open()
-      const driver = redisDriver({ client, commandTimeoutSeconds: 20 })
+      const driver = redisDriver({ client, callTimeoutSeconds: 20 })
       return {
         ...driver,
         async close() {

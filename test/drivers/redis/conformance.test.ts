@@ -67,7 +67,7 @@ async function openStore(open: (url: string) => Promise<Opened>, clock?: Shifted
   return {
     async driver() {
       const { client, close } = await open(server.url)
-      const driver = redisDriver({ client, commandTimeoutSeconds: 20 })
+      const driver = redisDriver({ client, callTimeoutSeconds: 20 })
       return {
         ...driver,
         async close() {

@@ -43,7 +43,7 @@ describe('redis: groups', () => {
 
   it('a group that replicas do not confirm fails completely and is released', async () => {
     await using server = await startRedis()
-    const replicas = { count: 1, timeoutSeconds: 0.05 }
+    const replicas = { count: 1, waitSeconds: 0.05 }
     const driver = redisDriver({ client: open(server), replicas, onWarning() {} })
     const answers = await driver.acquire(groupOn('a', 'b'), newCall())
     assert.ok(answers.every((answer) => answer instanceof Error && /0 of 1 replicas/.test(answer.message)))

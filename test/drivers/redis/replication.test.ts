@@ -41,8 +41,8 @@ describe.concurrent('redis with replicas', () => {
   it('failure 7: with too few replicas, the claim fails and is withdrawn', async () => {
     await using pair = await startPair()
     const { master, replica } = pair
-    const waitingFor = (timeoutSeconds: number): DistributedLock =>
-      new DistributedLock({ driver: redisDriver({ client: client(master), replicas: { count: 1, timeoutSeconds } }) })
+    const waitingFor = (waitSeconds: number): DistributedLock =>
+      new DistributedLock({ driver: redisDriver({ client: client(master), replicas: { count: 1, waitSeconds } }) })
     const [patient, hasty] = [waitingFor(20), waitingFor(0.2)]
     await (await patient.hold('safe')).release()
     await replica.pause()
@@ -62,7 +62,7 @@ describe.concurrent('redis with replicas', () => {
     // The proxy delays answers, but not messages: the subscription does not go through it.
     const slow = client(proxy)
     Object.assign(slow, { duplicate: (options: object) => new Redis(pair.master.port, '127.0.0.1', options) })
-    const driver = redisDriver({ client: slow, replicas: { count: 1, timeoutSeconds: 0.3 } })
+    const driver = redisDriver({ client: slow, replicas: { count: 1, waitSeconds: 0.3 } })
     const direct = redisDriver({ client: client(pair.master) })
     const told: string[] = []
     const wake: DriverListener['wake'] = (target) => void told.push(JSON.stringify(target))
@@ -92,7 +92,7 @@ describe.concurrent('redis with replicas', () => {
     it(`failure 53: WAIT that outlives its master does not confirm a lost lease, through ${through}`, async () => {
       await using scene = await startFailover()
       const { front, master, promoted } = scene
-      const driver = redisDriver({ client: await open(front), replicas: { count: 1, timeoutSeconds: 10 } })
+      const driver = redisDriver({ client: await open(front), replicas: { count: 1, waitSeconds: 10 } })
       const held = claim('order')
       await only(driver.acquire([claim('before')], newCall()))
       scene.cutOff()
@@ -106,7 +106,7 @@ describe.concurrent('redis with replicas', () => {
     it(`failure 53: WAIT on the next master does not confirm a lease of the last, through ${through}`, async () => {
       await using scene = await startFailover()
       const { front, master, promoted } = scene
-      const driver = redisDriver({ client: await open(front), replicas: { count: 1, timeoutSeconds: 10 } })
+      const driver = redisDriver({ client: await open(front), replicas: { count: 1, waitSeconds: 10 } })
       const held = claim('order')
       await only(driver.acquire([claim('before')], newCall()))
       scene.cutOff()
@@ -123,7 +123,7 @@ describe.concurrent('redis with replicas', () => {
 
   it('failure 53: a renewal that too few replicas confirmed is unknown, and moves no deadline', async () => {
     await using pair = await startPair()
-    const replicas = { count: 1, timeoutSeconds: 0.2 }
+    const replicas = { count: 1, waitSeconds: 0.2 }
     const driver = redisDriver({ client: client(pair.master), replicas })
     const lock = new DistributedLock({ driver })
     const lease = await lock.hold('order', { timeoutSeconds: 20, heartbeat: false, blocking: true })
@@ -132,7 +132,7 @@ describe.concurrent('redis with replicas', () => {
     assert.ok(lease.remainingSeconds <= 20, `it relies on ${lease.remainingSeconds} s`)
     assert.ok(lease.held, 'one renewal that is not known is no loss')
     pair.replica.resume()
-    const patient = redisDriver({ client: client(pair.master), replicas: { count: 1, timeoutSeconds: 20 } })
+    const patient = redisDriver({ client: client(pair.master), replicas: { count: 1, waitSeconds: 20 } })
     const [shown] = (await patient.inspect({ lockName: 'order' })).leases
     const { claimId = '', fencingToken = 0 } = shown ?? {}
     const renewal = { lockName: 'order', claimId, fencingToken, ttlMs: 60_000 }
@@ -142,7 +142,7 @@ describe.concurrent('redis with replicas', () => {
 
   it('a waiter with `replicas` is woken, asks, and is granted when they have confirmed', async () => {
     await using pair = await startPair()
-    const replicas = { count: 1, timeoutSeconds: 10 }
+    const replicas = { count: 1, waitSeconds: 10 }
     const [a, b] = [0, 1].map(
       () =>
         new DistributedLock({ driver: redisDriver({ client: client(pair.master), replicas }), waiterTtlSeconds: 60 }),
@@ -181,7 +181,7 @@ describe.concurrent('redis with replicas', () => {
     await using other = await startRedis({ settings: { ...SETTINGS, replicaof: `127.0.0.1 ${master.port}` } })
     await until(() => isLinked(other), patience('the second replica'))
     const confirmedBy = (count: number): Driver =>
-      redisDriver({ client: client(master), replicas: { count, timeoutSeconds: 1 } })
+      redisDriver({ client: client(master), replicas: { count, waitSeconds: 1 } })
     const [all, one] = [confirmedBy(2), confirmedBy(1)]
     // A replica confirms once a second, and sooner when it is asked.
     const isConfirmed = (): Promise<boolean> =>

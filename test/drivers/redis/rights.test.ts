@@ -114,7 +114,7 @@ describe('redis: the rights that the docs give', () => {
     await askRedis(replica, 'REPLICAOF', '127.0.0.1', master.port)
     const user = await userOn([master, replica], APP)
     for (const open of [openIoredis, openNodeRedis]) {
-      const driver = redisDriver({ client: await open(front, user), replicas: { count: 1, timeoutSeconds: 5 } })
+      const driver = redisDriver({ client: await open(front, user), replicas: { count: 1, waitSeconds: 5 } })
       const grants = async (): Promise<boolean> => (await ask(driver, claim()).catch(() => undefined))?.granted === true
       await until(grants, patience('a grant that the replica has confirmed'))
     }

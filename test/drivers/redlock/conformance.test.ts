@@ -51,7 +51,7 @@ async function openStore(count: number, clock?: ShiftedClock): Promise<RedlockSt
     async driver() {
       const clients = servers.map(({ port }) => new Redis(port, { commandTimeout: 20_000, retryStrategy: () => 20 }))
       for (const client of clients) client.on('error', () => {})
-      const nodes = clients.map((client) => redisDriver({ client, commandTimeoutSeconds: 20 }))
+      const nodes = clients.map((client) => redisDriver({ client, callTimeoutSeconds: 20 }))
       // The servers were just started and have forgotten nothing: they may vote at once.
       const driver = redlockDriver({ nodes, persistent: true, nodeTimeoutSeconds: 9 })
       return {

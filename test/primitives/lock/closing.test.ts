@@ -62,7 +62,7 @@ describe('how long close takes (virtual time)', () => {
   it('drainSeconds and then timeoutSeconds', async () => {
     const { close, fallSilent } = await serving()
     fallSilent()
-    expect(await close({ drainSeconds: 7, timeoutSeconds: 2 })).toBe(9_000)
+    expect(await close({ drainSeconds: 7, deadlineSeconds: 2 })).toBe(9_000)
   })
 
   it('a function has three fifths of timeoutSeconds to settle, and holds its lock until then', async () => {
@@ -93,7 +93,7 @@ describe('how long close takes (virtual time)', () => {
 
   it('a function that waits for close itself loses its lock when its time is over', async () => {
     const lock = new DistributedLock({ driver: memoryDriver() })
-    await expect(lock.withLock('name', () => lock.close({ timeoutSeconds: 0.1 }))).rejects.toBeInstanceOf(
+    await expect(lock.withLock('name', () => lock.close({ deadlineSeconds: 0.1 }))).rejects.toBeInstanceOf(
       LeaseLostError,
     )
   })

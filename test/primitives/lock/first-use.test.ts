@@ -55,7 +55,7 @@ describe('the first use of a store that does not answer', () => {
             expect(error).toBeInstanceOf(bound === 'a signal' ? AbortedError : StoreError)
             // Opening alone takes 5 s and more.
             expect(performance.now() - startedMs).toBeLessThan(2_500)
-            void instance.close({ timeoutSeconds: 0.1 })
+            void instance.close({ deadlineSeconds: 0.1 })
           }),
         )
       }

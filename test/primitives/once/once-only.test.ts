@@ -445,7 +445,7 @@ describe('once', () => {
   it('closing during a run keeps nothing: the run has lost its lease', async () => {
     const store = createMemoryStore()
     const jobs = jobsOn({ driver: memoryDriver({ store }) })
-    const run = jobs.once('key', () => jobs.close({ timeoutSeconds: 0.1 }), HOUR)
+    const run = jobs.once('key', () => jobs.close({ deadlineSeconds: 0.1 }), HOUR)
     await expect(run).rejects.toBeInstanceOf(LeaseLostError)
     expect(await jobsOn({ driver: memoryDriver({ store }) }).once('key', () => 2, HOUR)).toBe(2)
   })

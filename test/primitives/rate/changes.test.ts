@@ -120,7 +120,7 @@ describe('reset', () => {
 
   it('takes back the rest of a local share', async () => {
     const { limiter, calls } = scene()
-    const limited = limiter({ limit: 10, periodSeconds: 3_600 }, { localShare: { units: 5, forSeconds: 60 } })
+    const limited = limiter({ limit: 10, periodSeconds: 3_600 }, { localShare: { units: 5, keepSeconds: 60 } })
     await limited.consume('key')
     await limited.reset('key')
     assert.equal((await limited.peek('key')).remaining, 10)
@@ -191,7 +191,7 @@ describe('block', () => {
 
   it('takes back the rest of a local share', async () => {
     const { limiter } = scene()
-    const limited = limiter({ limit: 10, periodSeconds: 3_600 }, { localShare: { units: 5, forSeconds: 60 } })
+    const limited = limiter({ limit: 10, periodSeconds: 3_600 }, { localShare: { units: 5, keepSeconds: 60 } })
     await limited.consume('key')
     await limited.block('key', 30)
     assert.equal((await limited.consume('key')).allowed, false)
@@ -414,7 +414,7 @@ describe('fallback', () => {
   })
 
   it('answers instead of a local share, too', async () => {
-    const { limited, store } = withFallback({ localShare: { units: 5, forSeconds: 60 } })
+    const { limited, store } = withFallback({ localShare: { units: 5, keepSeconds: 60 } })
     store.fault = isDown
     const results = await Promise.all([1, 2, 3].map(() => limited.consume('key')))
     assert.deepEqual(results.map(tag), [

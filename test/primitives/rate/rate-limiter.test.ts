@@ -322,7 +322,7 @@ describe('a local share', () => {
 
   it('costs one round trip per block, and takes its units in advance', async () => {
     const { limiter, lists } = scene()
-    const shared = limiter(HUNDRED, { localShare: { units: 25, forSeconds: 10 } })
+    const shared = limiter(HUNDRED, { localShare: { units: 25, keepSeconds: 10 } })
     const results = []
     for (let call = 0; call < 50; call += 1) results.push(await shared.consume('hot'))
     expect(results.every(({ allowed }) => allowed)).toBe(true)
@@ -334,14 +334,14 @@ describe('a local share', () => {
 
   it('fetches one block for calls at the same time', async () => {
     const { limiter, lists } = scene()
-    const shared = limiter(HUNDRED, { localShare: { units: 64, forSeconds: 10 } })
+    const shared = limiter(HUNDRED, { localShare: { units: 64, keepSeconds: 10 } })
     await Promise.all(Array.from({ length: 64 }, () => shared.consume('hot')))
     expect(lists.map((list) => list.map(({ cost }) => cost))).toEqual([[64]])
   })
 
   it('never allows more than was taken, and uses the rest to the last unit', async () => {
     const { limiter } = scene()
-    const processes = [1, 2, 3, 4].map(() => limiter(HUNDRED, { localShare: { units: 30, forSeconds: 10 } }))
+    const processes = [1, 2, 3, 4].map(() => limiter(HUNDRED, { localShare: { units: 30, keepSeconds: 10 } }))
     let allowed = 0
     for (let call = 0; call < 200; call += 1) {
       const results = await Promise.all(processes.map((each) => each.consume('hot')))
@@ -352,7 +352,7 @@ describe('a local share', () => {
 
   it.each([10, 15, 30, 50, 64])('of %i hands out all units to calls of different costs', async (units) => {
     const { limiter, lists } = scene()
-    const shared = limiter(HUNDRED, { localShare: { units, forSeconds: 10 } })
+    const shared = limiter(HUNDRED, { localShare: { units, keepSeconds: 10 } })
     let given = 0
     for (let call = 0; call < 100; call += 1) {
       const cost = call % 2 === 0 ? 1 : 10
@@ -366,7 +366,7 @@ describe('a local share', () => {
   it('hands out the rest of a block with the next one, but no longer than its own time', async () => {
     const { limiter, time, lists, slow } = scene()
     const slowly = { limit: 100, periodSeconds: 10_000_000 }
-    const shared = limiter(slowly, { localShare: { units: 10, forSeconds: 5 } })
+    const shared = limiter(slowly, { localShare: { units: 10, keepSeconds: 5 } })
     await shared.consume('hot')
     await time.run(3_000)
     slow.ms = 1_000
@@ -392,7 +392,7 @@ describe('a local share', () => {
 
   it('loses units that are not used in time, at most those of a block', async () => {
     const { limiter, time } = scene()
-    const shared = limiter(HUNDRED, { localShare: { units: 30, forSeconds: 5 } })
+    const shared = limiter(HUNDRED, { localShare: { units: 30, keepSeconds: 5 } })
     await shared.consume('hot')
     await time.run(5_000)
     await shared.consume('hot')
@@ -402,7 +402,7 @@ describe('a local share', () => {
   it('a round trip that takes longer than forSeconds costs one block, and the call is answered from it', async () => {
     const { limiter, time, lists, slow } = scene()
     slow.ms = 6_000
-    const shared = limiter(HUNDRED, { localShare: { units: 30, forSeconds: 5 }, callTimeoutSeconds: 60 })
+    const shared = limiter(HUNDRED, { localShare: { units: 30, keepSeconds: 5 }, callTimeoutSeconds: 60 })
     const results = Promise.all([shared.consume('hot'), shared.consume('hot')])
     await time.run(60_000)
     expect((await results).map(({ allowed }) => allowed)).toEqual([true, true])
@@ -412,7 +412,7 @@ describe('a local share', () => {
   it('each call is answered after at most two round trips, however many others want units', async () => {
     const { limiter, time, lists, slow } = scene()
     slow.ms = 10
-    const shared = limiter(HUNDRED, { localShare: { units: 5, forSeconds: 60 } })
+    const shared = limiter(HUNDRED, { localShare: { units: 5, keepSeconds: 60 } })
     const results = Promise.all(Array.from({ length: 200 }, () => shared.consume('hot')))
     await time.run(25)
     expect((await results).filter(({ allowed }) => allowed).length).toBe(100)
@@ -429,7 +429,7 @@ describe('a local share', () => {
         return (await inner.consume?.(requests)) ?? []
       },
     }
-    await using shared = new RateLimiter({ driver, limits: HUNDRED, localShare: { units: 10, forSeconds: 5 } })
+    await using shared = new RateLimiter({ driver, limits: HUNDRED, localShare: { units: 10, keepSeconds: 5 } })
     const results = await Promise.allSettled([shared.consume('hot'), shared.consume('hot')])
     expect(results.map(({ status }) => status)).toEqual(['rejected', 'rejected'])
     fails = false
@@ -454,8 +454,8 @@ describe('bad input is rejected before anything is sent', () => {
     ['limits.burst', { limits: { ...limit, burst: 0 } }],
     ['limits.burst', { limits: { limit: 1, periodSeconds: 3_600, burst: 1_000_000 } }],
     ['localShare', { limits: limit, localShare: 5 }],
-    ['localShare.units', { limits: limit, localShare: { units: 6, forSeconds: 1 } }],
-    ['localShare.forSeconds', { limits: limit, localShare: { units: 5, forSeconds: 0 } }],
+    ['localShare.units', { limits: limit, localShare: { units: 6, keepSeconds: 1 } }],
+    ['localShare.keepSeconds', { limits: limit, localShare: { units: 5, keepSeconds: 0 } }],
     ['url', { limits: limit, url: 'carrier-pigeon:' }],
   ])('%s in the constructor: %o', (argument, options) => {
     expect(() => new RateLimiter(options as unknown as RateLimiterOptions)).toThrow(InvalidArgumentError)

@@ -193,7 +193,7 @@ export const lockEnding: Group = (test) => {
     })
     const { signal } = await taken.promise
     network.cut()
-    await within('close to settle', lock.close({ drainSeconds: 0.1, timeoutSeconds: 0.5 }))
+    await within('close to settle', lock.close({ drainSeconds: 0.1, deadlineSeconds: 0.5 }))
     assert.equal(signal.aborted, true)
     network.heal()
     never.resolve()
