@@ -82,6 +82,53 @@ const openers: Record<string, Opener> = {
   redlock,
 }
 
+/** A driver that instances of this process share. */
+export interface SharedDriver {
+  readonly driver: Driver
+  /** Lets go of the driver. The last instance that does so closes it. */
+  release(): Promise<void>
+}
+
+/**
+ * Opens the driver of a URL for an instance. Instances with the same URL share one driver and its connections, so an
+ * instance costs little: a service may create one for each request.
+ *
+ * @throws what `connect` throws. The next call tries again.
+ */
+export async function share(url: string): Promise<SharedDriver> {
+  // A relative path names another file in another folder.
+  const key = /^sqlite:[^/]/i.test(url) ? `${url} in ${process.cwd()}` : url
+  let store = stores.get(key)
+  if (store === undefined) {
+    store = { opening: connect(url), users: 0 }
+    stores.set(key, store)
+  }
+  const { opening } = store
+  const used = store
+  const leave = (): boolean => {
+    used.users -= 1
+    const isLast = used.users === 0
+    if (isLast && stores.get(key) === used) stores.delete(key)
+    return isLast
+  }
+  used.users += 1
+  const driver = await opening.catch((error: unknown) => {
+    leave()
+    throw error
+  })
+  let released: Promise<void> | undefined
+  return {
+    driver,
+    release() {
+      released ??= leave() ? driver.close() : Promise.resolve()
+      return released
+    },
+  }
+}
+
+/** The drivers that instances have opened, by URL. */
+const stores = new Map<string, { readonly opening: Promise<Driver>; users: number }>()
+
 /**
  * What `holdfast` adds to `holdfast/lock`: stores that are opened by their URL, and the heartbeat's thread. It is
  * passed in, because it would be most of the code in a bundle of `holdfast/lock`.
@@ -90,7 +137,8 @@ export interface StoreOpener {
   chooseUrl(url?: string): string
   checkUrl(url: unknown): void
   connect(url: string): Promise<Driver>
+  share(url: string): Promise<SharedDriver>
   threadHeartbeat(options: ThreadOptions): CreateHeartbeat
 }
 
-export const storeOpener: StoreOpener = { chooseUrl, checkUrl, connect, threadHeartbeat }
+export const storeOpener: StoreOpener = { chooseUrl, checkUrl, connect, share, threadHeartbeat }

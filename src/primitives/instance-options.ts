@@ -15,7 +15,8 @@ export interface InstanceOptions {
   /** A driver that you made. You also close it. */
   driver?: Driver
   /**
-   * The store: `memory:`, `sqlite:path`, `redis://…`, … The instance opens it when it is first used, and closes it.
+   * The store: `memory:`, `sqlite:path`, `redis://…`, … The instance opens it when it is first used. Instances
+   * of a process that name the same URL share its connections, and the last one that is closed closes them.
    *
    * Without `url` and `driver`, the environment variable `HOLDFAST_URL` names the store. Without that, it is a SQLite
    * file, which excludes only the processes of this machine. A `url` that is passed but undefined or empty is an error,

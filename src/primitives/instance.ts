@@ -1,7 +1,6 @@
-import type { StoreOpener } from '../connect.ts'
+import type { SharedDriver, StoreOpener } from '../connect.ts'
 import { waitMsFrom } from '../core/arguments.ts'
 import { type ClaimRequest, Holder } from '../core/claim/holder.ts'
-import type { Driver } from '../core/driver.ts'
 import { AbortedError, ClosedError, isOutage, StoreError } from '../core/errors.ts'
 import type { Emitter } from '../core/events.ts'
 import { CLOSE_TIMEOUT_MS } from '../core/limits.ts'
@@ -41,7 +40,7 @@ export class Instance {
   readonly #settings: HolderSettings
   readonly #opener: StoreOpener | undefined
   readonly #ownUrl: string | undefined
-  #ownDriver: Driver | undefined
+  #shared: SharedDriver | undefined
   #holder: Holder | undefined
   #opening: Promise<Holder> | undefined
   #closing: Promise<void> | undefined
@@ -169,9 +168,9 @@ export class Instance {
   }
 
   async #open(): Promise<Holder> {
-    let driver: Driver
+    let shared: SharedDriver
     try {
-      driver = await (this.#opener as StoreOpener).connect(this.#ownUrl as string)
+      shared = await (this.#opener as StoreOpener).share(this.#ownUrl as string)
     } catch (error) {
       // A store that was down at the first use may be up at the next.
       this.#opening = undefined
@@ -181,11 +180,11 @@ export class Instance {
     try {
       // Closing does not wait for a store that takes too long to open.
       if (this.#ended) this.assertOpen()
-      this.#holder = new Holder({ ...this.#settings, driver })
-      this.#ownDriver = driver
+      this.#holder = new Holder({ ...this.#settings, driver: shared.driver })
+      this.#shared = shared
       return this.#holder
     } catch (error) {
-      await driver.close()
+      await shared.release()
       throw error
     }
   }
@@ -197,7 +196,7 @@ export class Instance {
     if (await this.#closesInTime(this.#end(this.#closeTimeoutMs * SETTLING))) return
     // The store does not answer. Neither its calls nor its connections may keep the process from exiting.
     this.#holder?.forceClose()
-    void this.#ownDriver?.close().catch(() => undefined)
+    void this.#shared?.release().catch(() => undefined)
   }
 
   /** Whether a phase of closing ends in time. A more urgent `close` may shorten the time meanwhile. */
@@ -223,7 +222,7 @@ export class Instance {
   async #end(settleMs: number): Promise<void> {
     await this.#opening?.catch(() => undefined)
     await this.#holder?.close(settleMs)
-    await this.#ownDriver?.close()
+    await this.#shared?.release()
   }
 }
 
