@@ -138,9 +138,6 @@ export async function migratePostgresUrl(url: string, options: MigrateOptions = 
   }
 }
 
-/** What keeps or ends a lease. */
-const KEEPS: readonly CallName[] = ['renew', 'release']
-
 function driverOn(connections: PostgresConnections, options: Omit<PostgresDriverOptions, 'client'>): Driver {
   const { schema = 'public', durability = 'crash-safe', migrate: migrates = true } = options
   if (durability !== 'crash-safe' && durability !== 'relaxed') {
@@ -168,11 +165,11 @@ function driverOn(connections: PostgresConnections, options: Omit<PostgresDriver
     if (closed) throw new ClosedError('the postgres driver is closed')
     try {
       // The tables are there for as long as a lease is. To look at them could wait for the caller's client.
-      const keeps = hasWritten && KEEPS.includes(statement)
-      if (!keeps) await prepared()
+      const isOfLeases = hasWritten && (statement === 'renew' || statement === 'release')
+      if (!isOfLeases) await prepared()
       const isRead = statement === 'inspect' || statement === 'rates'
-      const send = isRead ? connections.query : keeps ? connections.keep : connections.call
-      const [row] = await send(statements[statement], values)
+      const way = isRead ? 'query' : isOfLeases ? statement : 'call'
+      const [row] = await connections[way](statements[statement], values)
       if (row === undefined) throw new StoreError(`PostgreSQL answered ${statement} without a row`)
       if (!isRead) hasWritten = true
       return row

@@ -6,8 +6,12 @@ export interface PostgresConnections {
   query(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
   /** As `query`, for a statement that the server refuses inside a transaction of the caller. */
   call(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
-  /** As `call`, for what keeps or ends a lease. It does not wait for what the caller does with its own client. */
-  keep(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
+  /** Like `call`, for a renewal. It does not wait for what the caller does with its own client. */
+  renew(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
+  /** Like `renew`, for a release. */
+  release(text: string, values: readonly (string | null)[]): Promise<readonly Row[]>
+  /** Whether a call would begin at once. A caller's client that cannot tell does not have it. */
+  isFree?(): boolean
   /** Whether a second try may get another connection. */
   readonly isPool: boolean
   /** A connection that nothing else uses, outside the caller's pool where the client allows it. */

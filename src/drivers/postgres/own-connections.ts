@@ -5,8 +5,11 @@ import type { PostgresConnections } from './connections.ts'
 import { sqlState } from './errors.ts'
 
 /**
- * Beside a client of the caller: what keeps or ends a lease is sent on connections of our own. The application may have
+ * Beside a client of the caller: renewals and releases are sent on connections of our own. The application may have
  * used up its pool, or may have begun a transaction on its one connection, for longer than a lease lasts.
+ *
+ * A release soon after another answer takes a free connection of the caller's pool, most likely that of its claim. Two
+ * connections in turn would cost a short lock 1.5 times as much: each time another process of the server has to wake.
  *
  * `open` uses the settings of the caller's client. It connects when the first lease is renewed or released. While our
  * connection is refused, for example because the server has none left, the caller's client is used.
@@ -18,21 +21,40 @@ export function besideCallers(
   let opened: Promise<PostgresConnections> | undefined
   let nextTryMs = 0
   let hasWarned = false
+  let answeredMs = Number.NEGATIVE_INFINITY
+
+  const call: PostgresConnections['call'] = async (text, values) => {
+    const rows = await callers.call(text, values)
+    answeredMs = now()
+    return rows
+  }
+  const renew: PostgresConnections['renew'] = async (text, values) => {
+    const nowMs = now()
+    if (nowMs < nextTryMs) return call(text, values)
+    opened ??= open()
+    const own = await opened.catch((error: unknown) => new Refused(error))
+    const answer = own instanceof Refused ? own : await own.call(text, values).catch(refusalIn)
+    if (!(answer instanceof Refused)) return answer
+    const rows = await call(text, values)
+    // Only here: if the server is down, both are refused.
+    nextTryMs = nowMs + PAUSE_MS
+    if (!hasWarned) warn(answer.reason)
+    hasWarned = true
+    return rows
+  }
   return {
     ...callers,
-    async keep(text, values) {
-      const nowMs = systemClock.now().monotonicMs
-      if (nowMs < nextTryMs) return callers.keep(text, values)
-      opened ??= open()
-      const own = await opened.catch((error: unknown) => new Refused(error))
-      const answer = own instanceof Refused ? own : await own.call(text, values).catch(refusalIn)
-      if (!(answer instanceof Refused)) return answer
-      const rows = await callers.keep(text, values)
-      // Only here: if the server is down, both are refused.
-      nextTryMs = nowMs + PAUSE_MS
-      if (!hasWarned) warn(answer.reason)
-      hasWarned = true
-      return rows
+    call,
+    renew,
+    async release(text, values) {
+      if (!callers.isFree?.() || now() > answeredMs + FRESH_MS) return renew(text, values)
+      try {
+        return await call(text, values)
+      } catch (error) {
+        // The application gave it back to its pool with a transaction open. Nothing was done.
+        if (sqlState(error) !== '2D000' && sqlState(error) !== '25P02') throw error
+        return renew(text, values)
+      }
     },
     async close() {
       await opened?.then(
@@ -43,6 +65,8 @@ export function besideCallers(
     },
   }
 }
+
+const now = (): number => systemClock.now().monotonicMs
 
 class Refused {
   constructor(readonly reason: unknown) {}
@@ -66,3 +90,5 @@ function warn(reason: unknown): void {
 }
 
 const PAUSE_MS = 10_000
+/** A connection that has answered so recently is not half-open. */
+const FRESH_MS = 1_000

@@ -25,6 +25,8 @@ export interface PgPool {
   end(): Promise<void>
   on(event: 'error', listener: (error: Error) => void): unknown
   readonly totalCount: number
+  readonly idleCount?: number
+  readonly waitingCount?: number
 }
 
 /** A `Client` of pg that the caller has connected. */
@@ -74,7 +76,9 @@ export function pgPoolConnections(
     place,
     query: send,
     call: send,
-    keep: send,
+    renew: send,
+    release: send,
+    isFree: () => (pool.idleCount ?? 0) > 0 && pool.waitingCount === 0,
     isPool: true,
     async dedicate(events) {
       const { Client, options } = pool as unknown as { Client?: new (config: unknown) => OwnClient; options: unknown }
@@ -187,7 +191,8 @@ export function pgClientConnections(client: PgClient): PostgresConnections {
     // Without names: prepared statements would stay on the caller's connection.
     query: (text, values) => inTurn(() => query(client, text, values)),
     call,
-    keep: call,
+    renew: call,
+    release: call,
     isPool: false,
     // The connection stays open, so exactly what was done on it has to be undone.
     async dedicate(events) {

@@ -85,7 +85,8 @@ export function sqlConnections(given: PostgresSql, reopen?: () => PostgresSql): 
     place: placeOf(given),
     query,
     call: query,
-    keep: query,
+    renew: query,
+    release: query,
     isPool: maxOf(given) !== 1,
     dedicate: (events) => dedicate(sql, events),
     async close() {

@@ -87,6 +87,32 @@ describe.concurrent.each(Object.entries(clients))('postgres: %s', (_, open) => {
   })
 })
 
+describe('postgres: a Pool of pg with a free connection', () => {
+  it('releases a lock that was held for a moment on it, and so needs no other connection', async () => {
+    const application = `free_${randomBytes(6).toString('hex')}`
+    const client = new pg.Pool({ connectionString: url, max: 2, application_name: application })
+    const lock = new DistributedLock({ driver: postgresDriver({ client, schema }) })
+    await lock.withLock(unique('free'), async () => {})
+    // The end of `withLock` releases. Our own connections would have the settings of the pool.
+    assert.equal(client.totalCount, 1)
+    const { rows } = await pool.query('SELECT 1 FROM pg_stat_activity WHERE application_name = $1', [application])
+    assert.equal(rows.length, 1)
+    await lock.close()
+    await client.end()
+  })
+
+  it('releases all the same when the application has left a transaction open on it', async () => {
+    const client = new pg.Pool({ connectionString: url, max: 2 })
+    const lock = new DistributedLock({ driver: postgresDriver({ client, schema }) })
+    const lease = await lock.hold(unique('left-open'), { heartbeat: false })
+    await client.query('BEGIN')
+    assert.equal(await lease.release(), true)
+    await client.query('ROLLBACK')
+    await lock.close()
+    await client.end()
+  })
+})
+
 describe('postgres: a server without a free connection', () => {
   it('renews with the client that it was given, and a warning says so once', async () => {
     const role = `few_${randomBytes(6).toString('hex')}`
