@@ -145,7 +145,7 @@ describe('a bundle of holdfast/lock and one driver', () => {
   it.each([
     ['memory', 'memoryDriver', 37],
     ['sqlite', 'sqliteDriver', 46],
-    ['postgres-advisory', 'postgresAdvisoryDriver', 51],
+    ['postgres-advisory', 'postgresAdvisoryDriver', 52],
     ['redis', 'redisDriver', 59],
     ['postgres', 'postgresDriver', 80],
   ])('has no other driver and no thread: with %s', async (name, driver, maxKilobytes) => {

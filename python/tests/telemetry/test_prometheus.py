@@ -44,7 +44,7 @@ expose({
 
     const text = metrics.text()
     metrics.close()
-    await Promise.all([lock, limiter, dead].map((each) => each.close({ timeoutSeconds: 0.2 })))
+    await Promise.all([lock, limiter, dead].map((each) => each.close({ deadlineSeconds: 0.2 })))
     return text
   },
 })

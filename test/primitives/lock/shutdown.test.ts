@@ -83,7 +83,7 @@ describe.concurrent.each(urls)('SIGTERM during withLock, on %s', (_, url) => {
     const { hostname, port } = new URL(url)
     await using proxy = await startProxy(Number(port))
     const through = url.replace(`${hostname}:${port}`, `127.0.0.1:${proxy.port}`)
-    await using worker = await startWorker({ source: service(through, `${name}:silent`, '{ timeoutSeconds: 1 }') })
+    await using worker = await startWorker({ source: service(through, `${name}:silent`, '{ deadlineSeconds: 1 }') })
     await worker.call('begin')
     proxy.hold('toServer')
     process.kill(worker.pid, 'SIGTERM')
