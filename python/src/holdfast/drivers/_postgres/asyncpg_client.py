@@ -6,9 +6,9 @@ import asyncio
 import os
 from typing import Any, Awaitable, Callable, Mapping, Optional, Sequence
 
+from ...core.secrets import redacted_url
 from ...core.tasks import start_task
 from ...errors import InvalidArgumentError, StoreError
-from .._shared.secrets import redacted_url
 from . import deadlines
 from .asyncpg_connection import AsyncpgConnection, unwrapped
 from .belonging import assert_own_loop

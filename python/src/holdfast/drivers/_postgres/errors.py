@@ -8,8 +8,8 @@ import socket
 import ssl
 from typing import Optional
 
+from ...core.secrets import message_of, safe_cause
 from ...errors import HoldfastError, StoreError
-from .._shared.secrets import message_of, safe_cause
 
 IN_TRANSACTION = (
     "this connection is inside a transaction that your code has begun: a lock taken or released there would change "

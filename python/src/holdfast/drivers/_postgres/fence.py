@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NoReturn, Optional
 
 from ...core.fencing import Token, check_resource, token_of
+from ...core.secrets import safe_cause
 from ...errors import InvalidArgumentError, StaleTokenError, StoreError
-from .._shared.secrets import safe_cause
 from .errors import sql_state
 from .statements import statements_for
 from .transactions import RULE, SYNC_RULE, USE_ASYNC, USE_SYNC, is_synchronous, rows_in, sync_rows_in

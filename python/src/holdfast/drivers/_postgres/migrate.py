@@ -8,8 +8,8 @@ import time
 from typing import Literal, Optional, Sequence
 
 from ..._protocol import read
+from ...core.secrets import safe_cause
 from ...errors import HoldfastError, InvalidArgumentError, StoreError
-from .._shared.secrets import safe_cause
 from .connections import Connections, DedicatedConnection
 from .errors import sql_state, store_error_from
 from .statements import quote_identifier, statements_for

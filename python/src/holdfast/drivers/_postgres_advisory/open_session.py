@@ -6,10 +6,10 @@ import secrets
 from dataclasses import dataclass
 from typing import List
 
+from ...core.secrets import safe_cause
 from ...errors import StoreError, UnsupportedError
 from .._postgres.connections import DedicatedConnection, Opener, Row
 from .._postgres.errors import IN_TRANSACTION, READ_ONLY, sql_state
-from .._shared.secrets import safe_cause
 from .session_proof import POOLER_REASON, SessionIdentity, prove_reset, prove_session, refuse_others
 from .statements import STATEMENTS, boolean, deallocation, execution, preparation, restoring
 

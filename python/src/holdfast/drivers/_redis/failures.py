@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Optional
 
+from ...core.secrets import message_of, safe_cause
 from ...errors import ClosedError, HoldfastError, StoreError
-from .._shared.secrets import message_of, safe_cause
 
 def is_no_script(error: BaseException) -> bool:
     return "NOSCRIPT" in message_of(error)

@@ -53,7 +53,7 @@ class Lists:
         if len(requests) == 1:
             return list(await self._send_one(requests[0], send))
         answers: list[Any] = [own_key_error(self.prefix, request.lock_name) for request in requests]
-        _fail_groups(requests, answers)
+        fail_groups(requests, answers)
         by_slot: dict[int, list[int]] = {}
         for at, request in enumerate(requests):
             if answers[at] is None:
@@ -185,7 +185,7 @@ def _chunks(requests: Sequence[R], indexes: Sequence[int]) -> list[list[int]]:
     return chunks
 
 
-def _fail_groups(requests: Sequence[R], answers: list[Any]) -> None:
+def fail_groups(requests: Sequence[R], answers: list[Any]) -> None:
     """An error for one member of a group is an error for all of its members."""
     failed = {}
     for request, answer in zip(requests, answers):
@@ -196,9 +196,6 @@ def _fail_groups(requests: Sequence[R], answers: list[Any]) -> None:
         group = _group_of(request)
         if group in failed:
             answers[at] = failed[group]
-
-
-fail_groups = _fail_groups
 
 
 def _was_forbidden(answer: object) -> bool:

@@ -13,8 +13,8 @@ import socket
 from dataclasses import dataclass
 from typing import Optional, Sequence
 
+from ...core.secrets import redacted_url
 from ...errors import InvalidArgumentError
-from .secrets import redacted_url
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Mapping, Optional
 from urllib.parse import quote
 
+from ...core.secrets import redacted_url
 from ...errors import InvalidArgumentError, StoreError
-from .._shared.secrets import redacted_url
 from .._shared.url import decoded, refuse_control_characters
 
 IN_MEMORY = "a SQLite database in memory excludes no other process; use memory: for locks within one process"
