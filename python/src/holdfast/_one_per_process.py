@@ -34,17 +34,17 @@ def get_distributed_lock(store: Store = DEFAULT_STORE, **options: Unpack[Process
     Raises `InvalidArgumentError` for arguments that differ from those of the first call: the caller would get another
     lock than it asked for.
     """
-    return _of_loops.get(_Asked(store, cast("Dict[str, Any]", options)))
+    return _of_loops.get(_Arguments(store, cast("Dict[str, Any]", options)))
 
 
 def get_sync_distributed_lock(
     store: Store = DEFAULT_STORE, **options: Unpack[ProcessLockOptions]
 ) -> SyncDistributedLock:
     """Returns the one `SyncDistributedLock` of this process, for all of its threads. Like `get_distributed_lock`."""
-    return _of_threads.get(_Asked(store, cast("Dict[str, Any]", options)))
+    return _of_threads.get(_Arguments(store, cast("Dict[str, Any]", options)))
 
 
-class _Asked:
+class _Arguments:
     def __init__(self, store: object, options: Dict[str, Any]) -> None:
         self.store = store
         self.options = options
@@ -53,7 +53,7 @@ class _Asked:
     def is_empty(self) -> bool:
         return isinstance(self.store, DefaultStore) and not self.options
 
-    def assert_same(self, first: _Asked) -> None:
+    def assert_same(self, first: _Arguments) -> None:
         """Only the names of what differs: a URL may contain a password."""
         names = [name for name in {**first.options, **self.options} if _differ(name, self.options, first.options)]
         if _differ("store", vars(self), vars(first)):
@@ -92,11 +92,11 @@ class _OnePerProcess(Generic[L]):
         self._kind = kind
         self._per_loop = per_loop
         self._mutex = threading.Lock()
-        self._first: Optional[_Asked] = None
+        self._first: Optional[_Arguments] = None
         self._made: List[_Made[L]] = []
         """One, unless several event loops run at the same time."""
 
-    def get(self, asked: _Asked) -> L:
+    def get(self, asked: _Arguments) -> L:
         with self._mutex:
             loop = asyncio._get_running_loop() if self._per_loop else None
             self._made = [made for made in self._made if not made.lock.closed]

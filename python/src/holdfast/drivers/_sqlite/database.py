@@ -28,7 +28,7 @@ class Database:
             raise store_error_from(error, path) from error
         self._cursor = self._connection.cursor()
         self._cursor.row_factory = cast(Any, sqlite3.Row)
-        self._asked = path
+        self._given_path = path
         self._files: Optional[OpenFiles] = None
         try:
             self.path: str = self.rows("PRAGMA database_list")[0]["file"]
@@ -78,7 +78,7 @@ class Database:
 
     def watch_files(self) -> None:
         """From now on, what is written must be seen by every other process."""
-        self._files = OpenFiles(self.path, self._asked)
+        self._files = OpenFiles(self.path, self._given_path)
 
     def assert_current(self) -> None:
         if self._files is not None:
