@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Callable, Iterator, List, Optional, Tuple, Type
 
@@ -167,6 +168,30 @@ def test_a_block_in_a_generator_that_the_event_loops_thread_collects_is_released
     finally:
         gc.enable()
     until(lambda: not other.is_locked("job"))
+
+
+def test_an_interrupt_at_the_very_beginning_or_end_of_a_named_locks_block_releases_it(
+    lock: SyncDistributedLock, other: SyncDistributedLock
+) -> None:
+    """The object is shared, and outlives the block. It must not keep what only the `with` can leave."""
+    named = lock.named("job")
+    for name in ("__call__", "__enter__"):
+
+        def interrupt(frame: Any, event: str, arg: Any) -> None:
+            if frame.f_code.co_name == name and frame.f_globals["__name__"] == "holdfast.sync.named":
+                sys.settrace(None)
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            if name == "__enter__":
+                sys.settrace(interrupt)
+            with named:
+                sys.settrace(interrupt)
+        gc.collect()
+        until(lambda: not other.is_locked("job"))
+        with ExitStack() as stack:
+            assert stack.enter_context(named).held
+        assert not other.is_locked("job")
 
 
 def test_a_generator_that_was_not_finished_does_not_keep_the_process_from_ending(url: str) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Callable, List, Optional, ParamSpec, Type, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, ParamSpec, Type, TypeVar, Unpack
 
 from .._entered import Entered
 from .._locked import plain_function, sync_runs_under
@@ -21,6 +22,36 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class _Leaving:
+    """What leaves the block of one `with`. Only that `with` refers to it, and it alone to the block: an interrupt at
+    the very beginning of the end drops both, and the block then releases its lock."""
+
+    __slots__ = ("block", "_lock", "__weakref__")
+
+    def __init__(self, lock: SyncNamedLock) -> None:
+        self._lock = lock
+        self.block: Optional[SyncLeaseBlock[Lease, SyncLease]] = None
+
+    def __call__(self, *exc_info: Any) -> None:
+        block, self.block = self.block, None
+        if block is None:
+            # Not a `with`, but a call of `__exit__`.
+            block = self._lock._entered.take(sys._getframe().f_back, threading.get_ident())
+        block.__exit__(*exc_info)
+
+
+class _LeavingOfWith:
+    """`with` looks `__exit__` up before it calls `__enter__`, each time."""
+
+    def __get__(self, lock: Optional[SyncNamedLock], owner: object) -> Callable[..., None]:
+        if lock is None:
+            # An ExitStack looks it up in the class.
+            return lambda of, *exc_info: _Leaving(of)(*exc_info)
+        leaving = _Leaving(lock)
+        lock._local.leaving = weakref.ref(leaving)
+        return leaving
 
 
 class SyncNamedLock:
@@ -100,20 +131,28 @@ class SyncNamedLock:
         return lease is not None and lease.peek_held()
 
     def __enter__(self) -> SyncLease:
-        frame = sys._getframe().f_back
+        frame, begun, self._local.leaving = sys._getframe().f_back, self._local.leaving, None
+        leaving = None if begun is None else begun()
         block = self._lock.lock(self._lock_name, **self._options)
+        # An interrupt before the block is kept drops it, and it then releases its lock.
         lease = block.enter(is_in_generator(frame))
-        # An interrupt before this line drops the block, which then releases its lock.
-        self._entered.add(frame, threading.get_ident(), block)
+        if leaving is not None:
+            leaving.block = block
+        else:
+            self._entered.add(frame, threading.get_ident(), block)
         return lease
 
-    def __exit__(
-        self,
-        exc_type: Optional[Type[BaseException]],
-        exc: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
-        self._entered.take(sys._getframe().f_back, threading.get_ident()).__exit__(exc_type, exc, traceback)
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self,
+            exc_type: Optional[Type[BaseException]],
+            exc: Optional[BaseException],
+            traceback: Optional[TracebackType],
+        ) -> None: ...
+
+    else:
+        __exit__ = _LeavingOfWith()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """`@payment` runs each call of a function under the lock. A call whose lock is held raises `NotAcquiredError`,
@@ -129,3 +168,5 @@ class _OfThread(threading.local):
     """What a thread has acquired through one object. None: it has never asked for it."""
 
     acquired: Optional[List[SyncLease]] = None
+    leaving: Optional[weakref.ref[_Leaving]] = None
+    """Of the `with` that begins."""
