@@ -2,7 +2,7 @@
 // DATABASE_URL=postgres://… npm run example postgres/transaction-drizzle
 
 import { drizzle } from 'drizzle-orm/node-postgres'
-import { lockInTransaction } from 'holdfast/drivers/postgres-advisory'
+import { lockInTransaction, tryLockInTransaction } from 'holdfast/drivers/postgres-advisory'
 import pg from 'pg'
 
 const url = process.env['DATABASE_URL'] ?? 'postgres://postgres@127.0.0.1:5432/postgres'
@@ -10,7 +10,8 @@ const pool = new pg.Pool({ connectionString: url })
 const db = drizzle(pool)
 
 await db.transaction(async (mine) => {
-  console.log(`acquired: ${await lockInTransaction(mine, 'invoice:2026')}`)
+  await lockInTransaction(mine, 'invoice:2026')
+  console.log('acquired')
   console.log(`another transaction meanwhile: ${await tryIt()}`)
 })
 console.log(`after the commit: ${await tryIt()}`)
@@ -26,5 +27,5 @@ await pool.end()
 
 /** Returns false if another transaction holds the lock. */
 function tryIt(): Promise<boolean> {
-  return db.transaction((another) => lockInTransaction(another, 'invoice:2026', { wait: false }))
+  return db.transaction((another) => tryLockInTransaction(another, 'invoice:2026'))
 }

@@ -1,6 +1,6 @@
 // A lock that lasts exactly as long as your own transaction, with Kysely.
 // DATABASE_URL=postgres://… npm run example postgres/transaction-kysely
-import { lockInTransaction } from 'holdfast/drivers/postgres-advisory'
+import { lockInTransaction, tryLockInTransaction } from 'holdfast/drivers/postgres-advisory'
 import { Kysely, PostgresDialect } from 'kysely'
 import pg from 'pg'
 
@@ -8,7 +8,8 @@ const url = process.env['DATABASE_URL'] ?? 'postgres://postgres@127.0.0.1:5432/p
 const db = new Kysely({ dialect: new PostgresDialect({ pool: new pg.Pool({ connectionString: url }) }) })
 
 await db.transaction().execute(async (mine) => {
-  console.log(`acquired: ${await lockInTransaction(mine, 'invoice:2026')}`)
+  await lockInTransaction(mine, 'invoice:2026')
+  console.log('acquired')
   console.log(`another transaction meanwhile: ${await tryIt()}`)
 })
 console.log(`after the commit: ${await tryIt()}`)
@@ -25,5 +26,5 @@ await db.destroy()
 
 /** Returns false if another transaction holds the lock. */
 function tryIt(): Promise<boolean> {
-  return db.transaction().execute((another) => lockInTransaction(another, 'invoice:2026', { wait: false }))
+  return db.transaction().execute((another) => tryLockInTransaction(another, 'invoice:2026'))
 }

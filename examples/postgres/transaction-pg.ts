@@ -1,13 +1,14 @@
 // A lock that lasts exactly as long as your own transaction, with pg.
 // DATABASE_URL=postgres://… npm run example postgres/transaction-pg
-import { lockInTransaction } from 'holdfast/drivers/postgres-advisory'
+import { lockInTransaction, tryLockInTransaction } from 'holdfast/drivers/postgres-advisory'
 import pg from 'pg'
 
 const url = process.env['DATABASE_URL'] ?? 'postgres://postgres@127.0.0.1:5432/postgres'
 const pool = new pg.Pool({ connectionString: url })
 
 await inTransaction(async (mine) => {
-  console.log(`acquired: ${await lockInTransaction(mine, 'invoice:2026')}`)
+  await lockInTransaction(mine, 'invoice:2026')
+  console.log('acquired')
   console.log(`another transaction meanwhile: ${await tryIt()}`)
 })
 console.log(`after the commit: ${await tryIt()}`)
@@ -21,7 +22,7 @@ await pool.end()
 
 /** Returns false if another transaction holds the lock. */
 function tryIt(): Promise<boolean> {
-  return inTransaction((another) => lockInTransaction(another, 'invoice:2026', { wait: false }))
+  return inTransaction((another) => tryLockInTransaction(another, 'invoice:2026'))
 }
 
 async function inTransaction<T>(work: (client: pg.PoolClient) => Promise<T>): Promise<T> {

@@ -1,13 +1,14 @@
 // A lock that lasts exactly as long as your own transaction, with postgres.
 // DATABASE_URL=postgres://… npm run example postgres/transaction-postgres
-import { lockInTransaction } from 'holdfast/drivers/postgres-advisory'
+import { lockInTransaction, tryLockInTransaction } from 'holdfast/drivers/postgres-advisory'
 import postgres from 'postgres'
 
 const url = process.env['DATABASE_URL'] ?? 'postgres://postgres@127.0.0.1:5432/postgres'
 const sql = postgres(url)
 
 await sql.begin(async (mine) => {
-  console.log(`acquired: ${await lockInTransaction(mine, 'invoice:2026')}`)
+  await lockInTransaction(mine, 'invoice:2026')
+  console.log('acquired')
   console.log(`another transaction meanwhile: ${await tryIt()}`)
 })
 console.log(`after the commit: ${await tryIt()}`)
@@ -23,5 +24,5 @@ await sql.end()
 
 /** Returns false if another transaction holds the lock. */
 function tryIt(): Promise<boolean> {
-  return sql.begin((another) => lockInTransaction(another, 'invoice:2026', { wait: false }))
+  return sql.begin((another) => tryLockInTransaction(another, 'invoice:2026'))
 }

@@ -2,14 +2,15 @@
 // DATABASE_URL=postgres://… npm run example postgres/transaction-prisma
 
 import { PrismaPg } from '@prisma/adapter-pg'
-import { lockInTransaction } from 'holdfast/drivers/postgres-advisory'
+import { lockInTransaction, tryLockInTransaction } from 'holdfast/drivers/postgres-advisory'
 import { PrismaClient } from './prisma-client.js'
 
 const url = process.env['DATABASE_URL'] ?? 'postgres://postgres@127.0.0.1:5432/postgres'
 const prisma = new PrismaClient({ adapter: new PrismaPg({ connectionString: url }) })
 
 await prisma.$transaction(async (mine) => {
-  console.log(`acquired: ${await lockInTransaction(mine, 'invoice:2026')}`)
+  await lockInTransaction(mine, 'invoice:2026')
+  console.log('acquired')
   console.log(`another transaction meanwhile: ${await tryIt()}`)
 })
 console.log(`after the commit: ${await tryIt()}`)
@@ -25,5 +26,5 @@ await prisma.$disconnect()
 
 /** Returns false if another transaction holds the lock. */
 function tryIt(): Promise<boolean> {
-  return prisma.$transaction((another) => lockInTransaction(another, 'invoice:2026', { wait: false }))
+  return prisma.$transaction((another) => tryLockInTransaction(another, 'invoice:2026'))
 }

@@ -246,8 +246,8 @@ FROM asked JOIN activities USING (pid)
 ORDER BY asked.pid
 
 -- name: lock_in_transaction
--- Inputs:  key; shared or not; for how many milliseconds to wait for it. 0: not at all. Empty: for as long as the
---          `lock_timeout` of the transaction allows. The end of the transaction releases the lock
+-- Inputs:  key; shared or not; for how many milliseconds to wait for it. 0: not at all. The end of the transaction
+--          releases the lock
 -- Outputs: no row: no earlier statement has marked this transaction. Nothing was locked, and it is marked now, so send
 --          this again. Still no row: no transaction is open that lasts longer than one statement. One row: another
 --          session has the lock. Two rows: it is held
@@ -262,7 +262,7 @@ SELECT number FROM own CROSS JOIN LATERAL generate_series(1, CASE
     THEN 0 * length(set_config('holdfast.transaction', 'marked', true))
   WHEN $3::text = '0' AND $2::text::boolean THEN 1 + pg_try_advisory_xact_lock_shared($1::text::bigint)::integer
   WHEN $3::text = '0' THEN 1 + pg_try_advisory_xact_lock($1::text::bigint)::integer
-  ELSE 2 + 0 * (length(set_config('lock_timeout', coalesce(nullif($3::text, ''), own.lock_timeout), true))
+  ELSE 2 + 0 * (length(set_config('lock_timeout', $3::text, true))
     + length(CASE WHEN $2::text::boolean
         THEN pg_advisory_xact_lock_shared($1::text::bigint)::text
         ELSE pg_advisory_xact_lock($1::text::bigint)::text

@@ -29,7 +29,12 @@ import { WaitingSessions } from './postgres-advisory/waiting-sessions.ts'
 export type { PgClient, PgPool, PostgresClient, PostgresSql } from './postgres/client.ts'
 export type { PostgresTransaction } from './postgres/transaction.ts'
 export { advisoryKey } from './postgres-advisory/held-locks.ts'
-export { type LockInTransactionOptions, lockInTransaction } from './postgres-advisory/lock-in-transaction.ts'
+export {
+  type LockInTransactionOptions,
+  lockInTransaction,
+  type TryLockInTransactionOptions,
+  tryLockInTransaction,
+} from './postgres-advisory/lock-in-transaction.ts'
 
 export const capabilities: Capabilities = {
   expiry: 'session',

@@ -197,7 +197,7 @@ const calls: [what: string, call: () => unknown, message: RegExp][] = [
   ['postgresAdvisoryDriver', () => postgresAdvisoryDriver({ pool: 1 } as never), /did you mean client\?/],
   ['redisFence', () => redisFence({ redis: 1 } as never), /did you mean client\?/],
   ['postgresFence', () => postgresFence({} as never, 'a', 1, { shema: 'x' } as object), /did you mean schema\?/],
-  ['lockInTransaction', () => lockInTransaction({} as never, 'a', { waits: true } as object), /did you mean wait\?/],
+  ['lockInTransaction', () => lockInTransaction({} as never, 'a', { waits: true } as object), /did you mean blocking/],
   ['migratePostgres', () => migratePostgres({ client: 1, shema: '' } as never), /did you mean schema\?/],
   ['migrationScript', () => migrationScript('public', { olny: 'fence' } as object), /did you mean only\?/],
   ['inspect', () => memoryDriver().inspect({ lockname: 'a' } as object), /did you mean lockName\?/],

@@ -1,32 +1,42 @@
-import { checkBoolean, checkLockName } from '../../core/arguments.ts'
-import { InvalidArgumentError } from '../../core/errors.ts'
+import { checkBoolean, checkLockName, waitMsFrom } from '../../core/arguments.ts'
+import { InvalidArgumentError, NotAcquiredError } from '../../core/errors.ts'
+import { safeCause } from '../../core/foreign-errors.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
-import { type PostgresTransaction, rowsIn } from '../postgres/transaction.ts'
+import { hasState, type PostgresTransaction, rowsIn } from '../postgres/transaction.ts'
 import { advisoryKey } from './held-locks.ts'
 import { advisoryStatements } from './statements.ts'
 
-export interface LockInTransactionOptions {
+export interface TryLockInTransactionOptions {
   /**
    * Takes the lock in shared mode: beside other shared locks, never beside an exclusive one.
    * @default false
    */
   readonly shared?: boolean
-  /**
-   * Whether to wait for the lock, in the server's own queue, for as long as the `lock_timeout` of the transaction
-   * allows. If false, the answer comes at once.
-   * @default true
-   */
-  readonly wait?: boolean
 }
 
-const OPTIONS = optionNames<LockInTransactionOptions>({ shared: true, wait: true })
+export interface LockInTransactionOptions extends TryLockInTransactionOptions {
+  /**
+   * Whether to wait for the lock, in the server's own queue.
+   * @default false, or true with a `blockingTimeoutSeconds` above 0
+   */
+  readonly blocking?: boolean
+  /**
+   * How long to wait. The wait has its own `lock_timeout`, and leaves that of the transaction as it was.
+   * @default 10
+   */
+  readonly blockingTimeoutSeconds?: number
+}
+
+const TRY_OPTIONS = optionNames<TryLockInTransactionOptions>({ shared: true })
+const OPTIONS = optionNames<LockInTransactionOptions>({ shared: true, blocking: true, blockingTimeoutSeconds: true })
 
 /**
  * Takes a lock in your own open transaction. Its commit or rollback releases the lock. So does a rollback to a
  * savepoint that was set before: take the lock outside of it. It excludes, and is excluded by, the postgres-advisory
  * driver's leases on the same name. It works behind a pooler in transaction mode.
  *
- * @returns True if the lock is held. False if another client holds it and `wait` is false.
+ * @throws `NotAcquiredError` if another client holds the lock. If it waited before, the transaction is aborted, as by
+ * every statement that fails: roll it back.
  * @throws `InvalidArgumentError` if no transaction is open, for example because a pool was passed, or an object that
  * sends to one, or a client before `BEGIN`: the lock would be free again at once. Nothing is locked then. Also if the
  * transaction is on a `Client` that a postgres-advisory driver uses. Every other error is the client's own.
@@ -43,18 +53,49 @@ export async function lockInTransaction(
   transaction: PostgresTransaction,
   lockName: string,
   options: LockInTransactionOptions = {},
+): Promise<void> {
+  const { shared = false, blockingTimeoutSeconds, ...rest } = checkOptions(options, OPTIONS)
+  const { blocking = blockingTimeoutSeconds !== undefined } = rest
+  const waitMs = waitMsFrom('blockingTimeoutSeconds', blockingTimeoutSeconds ?? 10)
+  const patienceMs = checkBoolean('blocking', blocking) ? Math.min(waitMs, MAX_LOCK_TIMEOUT_MS) : 0
+  const isTaken = await take(transaction, lockName, { shared, patienceMs }).catch((error: unknown) => {
+    if (patienceMs === 0 || !hasState(error, LOCK_NOT_AVAILABLE)) throw error
+    const waited = `waited ${patienceMs / 1_000} s, which has aborted the transaction: roll it back`
+    const late = new NotAcquiredError(lockName, `"${lockName}" is held by another client (${waited})`)
+    late.cause = safeCause(error)
+    throw late
+  })
+  if (!isTaken) throw new NotAcquiredError(lockName, `"${lockName}" is held by another client`)
+}
+
+/** Like `lockInTransaction` without waiting, but resolves with false if another client holds the lock. */
+export function tryLockInTransaction(
+  transaction: PostgresTransaction,
+  lockName: string,
+  options: TryLockInTransactionOptions = {},
+): Promise<boolean> {
+  const { shared = false } = checkOptions(options, TRY_OPTIONS)
+  return take(transaction, lockName, { shared, patienceMs: 0 })
+}
+
+async function take(
+  transaction: PostgresTransaction,
+  lockName: string,
+  { shared, patienceMs }: { shared: boolean; patienceMs: number },
 ): Promise<boolean> {
   checkLockName(lockName)
-  const { shared = false, wait = true } = checkOptions(options, OPTIONS)
   checkBoolean('shared', shared)
-  checkBoolean('wait', wait)
   if (isOccupied(transaction)) {
     const rule = 'on a Client without a postgres-advisory driver: it would be granted that driver’s locks as well'
     throw new InvalidArgumentError('transaction', transaction, rule)
   }
-  const values = [advisoryKey(lockName), String(shared), wait ? '' : '0']
+  const values = [advisoryKey(lockName), String(shared), String(Math.ceil(patienceMs))]
   return (await rowsIn(transaction, advisoryStatements.lock_in_transaction, values)) === 2
 }
+
+const LOCK_NOT_AVAILABLE = '55P03'
+/** What `lock_timeout` can be: 24 days. */
+const MAX_LOCK_TIMEOUT_MS = 2 ** 31 - 1
 
 const OCCUPIED: unique symbol = Symbol.for('holdfast.postgres-advisory.occupied')
 

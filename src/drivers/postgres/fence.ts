@@ -2,9 +2,8 @@ import { StaleTokenError, StoreError } from '../../core/errors.ts'
 import { checkResource, type FencingGuard, type Token, tokenOf } from '../../core/fencing.ts'
 import { safeCause } from '../../core/foreign-errors.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
-import { sqlState } from './errors.ts'
 import { statementsFor } from './statements.ts'
-import { type PostgresTransaction, rowsIn } from './transaction.ts'
+import { hasState, type PostgresTransaction, rowsIn } from './transaction.ts'
 
 export type { PostgresTransaction } from './transaction.ts'
 
@@ -100,17 +99,6 @@ async function ask(
     const message = `the schema "${schema}" of this database has no holdfast_fence, or an old one: run "${command}"`
     throw new StoreError(message, { cause: safeCause(error), retryable: false })
   })
-}
-
-/** Query builders wrap the client's error, each in a different way. */
-function hasState(error: unknown, state: string): boolean {
-  if (sqlState(error) === state) return true
-  const {
-    cause,
-    meta,
-    message = '',
-  } = (error ?? {}) as { cause?: unknown; meta?: { code?: unknown }; message?: string }
-  return meta?.code === state || (cause !== undefined && hasState(cause, state)) || message.includes(`\`${state}\``)
 }
 
 const STALE = 'HF001'

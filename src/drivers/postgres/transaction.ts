@@ -1,5 +1,6 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
 import { isReadable } from '../../core/options.ts'
+import { sqlState } from './errors.ts'
 
 /**
  * An open transaction of the caller, typed by the few methods that are called: a connected client of pg after `BEGIN`,
@@ -77,3 +78,14 @@ const withQuestionMarks = (text: string): string => text.replaceAll('?', '\\?').
 
 const repeated = (text: string, values: readonly string[]): string[] =>
   [...text.matchAll(/\$(\d+)/g)].map(([, index]) => values[Number(index) - 1] as string)
+
+/** Query builders wrap the client's error, each in a different way. */
+export function hasState(error: unknown, state: string): boolean {
+  if (sqlState(error) === state) return true
+  const {
+    cause,
+    meta,
+    message = '',
+  } = (error ?? {}) as { cause?: unknown; meta?: { code?: unknown }; message?: string }
+  return meta?.code === state || (cause !== undefined && hasState(cause, state)) || message.includes(`\`${state}\``)
+}

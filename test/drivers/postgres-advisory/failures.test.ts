@@ -11,6 +11,7 @@ import {
   lockInTransaction,
   openPostgresAdvisory,
   postgresAdvisoryDriver,
+  tryLockInTransaction,
 } from '../../../src/drivers/postgres-advisory.ts'
 import { DistributedLock } from '../../../src/primitives/lock/distributed-lock.ts'
 import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
@@ -598,14 +599,14 @@ describe.concurrent('lockInTransaction', () => {
     for (const end of ['COMMIT', 'ROLLBACK']) {
       const client = await pool.connect()
       await client.query('BEGIN')
-      assert.equal(await lockInTransaction(client, name), true)
+      await lockInTransaction(client, name)
       assert.equal(await grantOn(driver, name), undefined)
       await client.query(end)
       const claim = claimOn(name)
       const [grant] = await driver.acquire([claim], newCall())
       assert.ok(grant && 'granted' in grant && grant.granted)
       await client.query('BEGIN')
-      assert.equal(await lockInTransaction(client, name, { wait: false }), false)
+      assert.equal(await tryLockInTransaction(client, name), false)
       await client.query('ROLLBACK')
       client.release()
       await driver.release([claim])
@@ -617,10 +618,10 @@ describe.concurrent('lockInTransaction', () => {
     const sql = postgres(server.url, { onnotice: () => {} })
     const name = unique('tx-shared')
     await sql.begin(async (first) => {
-      assert.equal(await lockInTransaction(first, name, { shared: true }), true)
+      await lockInTransaction(first, name, { shared: true })
       await sql.begin(async (second) => {
-        assert.equal(await lockInTransaction(second, name, { shared: true, wait: false }), true)
-        assert.equal(await sql.begin((third) => lockInTransaction(third, name, { wait: false })), false)
+        assert.equal(await tryLockInTransaction(second, name, { shared: true }), true)
+        assert.equal(await sql.begin((third) => tryLockInTransaction(third, name)), false)
       })
     })
     await sql.end()
@@ -636,7 +637,7 @@ describe.concurrent('lockInTransaction', () => {
         for (let round = 0; round < 5; round += 1) {
           const client = await pooled.connect()
           await client.query('BEGIN')
-          await lockInTransaction(client, name)
+          await lockInTransaction(client, name, { blocking: true })
           inside += 1
           assert.equal(inside, 1)
           await client.query('SELECT pg_sleep(0.002)')

@@ -3,7 +3,7 @@ import pg from 'pg'
 import postgres from 'postgres'
 import { afterAll, beforeAll, describe, inject, it } from 'vitest'
 import { migratePostgres, type PostgresTransaction, postgresFence } from '../../../src/drivers/postgres.ts'
-import { advisoryKey, lockInTransaction } from '../../../src/drivers/postgres-advisory.ts'
+import { advisoryKey, lockInTransaction, tryLockInTransaction } from '../../../src/drivers/postgres-advisory.ts'
 import { unique } from '../../harness/postgres-context.ts'
 import { startPgBouncer } from '../../harness/servers.ts'
 
@@ -190,11 +190,11 @@ describe('a transaction that has just begun is one', () => {
     const name = unique('once')
     await first.query('BEGIN')
     await second.query('BEGIN')
-    assert.equal(await lockInTransaction(first, name), true)
-    assert.equal(await lockInTransaction(second, name, { wait: false }), false)
-    assert.equal(await lockInTransaction(second, name, { wait: false, shared: true }), false)
+    await lockInTransaction(first, name)
+    assert.equal(await tryLockInTransaction(second, name), false)
+    assert.equal(await tryLockInTransaction(second, name, { shared: true }), false)
     await first.query('COMMIT')
-    assert.equal(await lockInTransaction(second, name, { wait: false, shared: true }), true)
+    assert.equal(await tryLockInTransaction(second, name, { shared: true }), true)
     await second.query('COMMIT')
     first.release()
     second.release()
@@ -206,7 +206,7 @@ const REFUSED = { code: 'INVALID_ARGUMENT', message: /transaction must be an ope
 async function refused(transaction: object): Promise<void> {
   const name = unique('disguised')
   const disguise = transaction as PostgresTransaction
-  for (const options of [{}, { wait: false }, { shared: true }, { shared: true, wait: false }]) {
+  for (const options of [{}, { blocking: true }, { shared: true }, { shared: true, blocking: true }]) {
     await assert.rejects(lockInTransaction(disguise, name, options), REFUSED)
   }
   await assert.rejects(postgresFence(disguise, name, 7), REFUSED)
@@ -217,7 +217,7 @@ async function refused(transaction: object): Promise<void> {
 
 async function accepted(transaction: unknown): Promise<void> {
   const name = unique('open')
-  assert.equal(await lockInTransaction(transaction as PostgresTransaction, name), true)
+  await lockInTransaction(transaction as PostgresTransaction, name)
   const text = `SELECT FROM pg_locks
     WHERE locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = $1`
   assert.equal((await pool.query(text, [advisoryKey(name)])).rowCount, 1)

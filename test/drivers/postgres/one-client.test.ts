@@ -6,9 +6,9 @@ import type { Grant } from '../../../src/core/driver.ts'
 import { migratePostgres, postgresDriver } from '../../../src/drivers/postgres.ts'
 import {
   advisoryKey,
-  lockInTransaction,
   openPostgresAdvisory,
   postgresAdvisoryDriver,
+  tryLockInTransaction,
 } from '../../../src/drivers/postgres-advisory.ts'
 import { newCall } from '../../../src/testing/conformance/driver-calls.ts'
 import { claimOn, granted, unique, until } from '../../harness/postgres-context.ts'
@@ -77,12 +77,12 @@ describe.concurrent('postgres-advisory: a Client of pg that is passed in', () =>
     const claim = claimOn(unique('in-transaction'))
     await granted(driver, claim)
     await client.query('BEGIN')
-    const asked = lockInTransaction(client, claim.lockName, { wait: false })
+    const asked = tryLockInTransaction(client, claim.lockName)
     await assert.rejects(asked, { code: 'INVALID_ARGUMENT', message: /without a postgres-advisory driver/ })
     await client.query('ROLLBACK')
     await driver.close()
     await client.query('BEGIN')
-    assert.equal(await lockInTransaction(client, claim.lockName, { wait: false }), true)
+    assert.equal(await tryLockInTransaction(client, claim.lockName), true)
     await client.query('ROLLBACK')
   })
 

@@ -15,7 +15,7 @@ import {
   postgresFence,
   StaleTokenError,
 } from '../../../src/drivers/postgres.ts'
-import { lockInTransaction } from '../../../src/drivers/postgres-advisory.ts'
+import { lockInTransaction, tryLockInTransaction } from '../../../src/drivers/postgres-advisory.ts'
 
 const url = inject('servers').postgres ?? ''
 
@@ -96,11 +96,22 @@ describe.concurrent.each(Object.entries(clients))('the caller’s own transactio
     const db = open()
     const name = `shared:${randomBytes(6).toString('hex')}`
     await db.transaction(async (first) => {
-      assert.equal(await lockInTransaction(first, name, { shared: true }), true)
-      const next = (shared: boolean) => db.transaction((tx) => lockInTransaction(tx, name, { shared, wait: false }))
+      await lockInTransaction(first, name, { shared: true })
+      const next = (shared: boolean) => db.transaction((tx) => tryLockInTransaction(tx, name, { shared }))
       assert.equal(await next(true), true)
       assert.equal(await next(false), false)
+      const refused = { code: 'NOT_ACQUIRED', lockName: name, message: /is held by another client/ }
+      await assert.rejects(
+        db.transaction((tx) => lockInTransaction(tx, name)),
+        refused,
+      )
+      const late = { ...refused, message: /waited 0\.05 s, which has aborted the transaction/ }
+      await assert.rejects(
+        db.transaction((tx) => lockInTransaction(tx, name, { blockingTimeoutSeconds: 0.05 })),
+        late,
+      )
     })
+    await db.transaction((tx) => lockInTransaction(tx, name, { blocking: true }))
     await db.end()
   })
 
@@ -120,7 +131,7 @@ it('a client of pg before its BEGIN or after its COMMIT is no open transaction',
   const refused = { code: 'INVALID_ARGUMENT', message: /after BEGIN/ }
   await assert.rejects(lockInTransaction(client, 'a'), refused)
   await client.query('BEGIN')
-  assert.equal(await lockInTransaction(client, 'a'), true)
+  await lockInTransaction(client, 'a')
   await client.query('COMMIT')
   await assert.rejects(postgresFence(client, 'a', 1), refused)
   await client.end()
@@ -128,10 +139,10 @@ it('a client of pg before its BEGIN or after its COMMIT is no open transaction',
 
 it('options of a wrong type are refused by name, before anything is sent', async () => {
   const client = { query: () => assert.fail('sent') } as unknown as PostgresTransaction
-  for (const options of [{ shared: 'no' }, { wait: 0 }, { wait: null }, null, 'wait']) {
+  for (const options of [{ shared: 'no' }, { blocking: 0 }, { blocking: null }, null, 'wait']) {
     await assert.rejects(lockInTransaction(client, 'a', options as never), {
       code: 'INVALID_ARGUMENT',
-      message: /^(shared|wait|options) must be/,
+      message: /^(shared|blocking|options) must be/,
     })
   }
 })
