@@ -49,7 +49,7 @@ const stores: Record<string, () => { url: string; connections(): Promise<number>
 }
 
 describe.concurrent.each(Object.entries(stores))('instances on one URL: %s', (_, open) => {
-  it('share its connections, whatever they are, and the last one that is closed closes them', async () => {
+  it('share its connections, of any primitive, and the last one that is closed closes them', async () => {
     const { url, connections, end } = open()
     assert.equal(await connections(), 0)
     const lock = new DistributedLock({ url })

@@ -33,9 +33,9 @@ export interface RateLimiterOptions
    * Takes units from the store in blocks and hands them out in this process: one round trip per block instead of one
    * per call, for keys that are in constant use.
    *
-   * The store never grants more than its limits. But a unit may be used up to `keepSeconds` after it was taken. So up to
-   * `units` more per process can fall into a period, and up to `units` per key and process are lost if they are not
-   * used in time.
+   * The store never grants more than its limits. But a unit may be used up to `keepSeconds` after it was taken. So up
+   * to `units` more per process can fall into a period, and up to `units` per key and process are lost if they are
+   * not used in time.
    */
   localShare?: LocalShareOptions
   /**
