@@ -194,3 +194,22 @@ async def test_each_language_ends_a_lease_of_the_other_by_force_and_no_other_loc
         assert ended.holder_id == "node"
         assert "was lost" in await node.call("whyLost")
         assert await lock.acquire(lock_name)
+
+
+@pytest.mark.parametrize("url", HANDS_OVER, indirect=True)
+async def test_a_process_that_waits_hears_at_once_of_a_forced_release_in_the_other_language(
+    node: NodeWorker, url: str, lock_name: str
+) -> None:
+    other_name = f"{lock_name} beside"
+    async with DistributedLock(url, holder_id="python") as lock:
+        await node.call("hold", other_name, {"timeoutSeconds": 50})
+        # Without a heartbeat, no renewal would tell.
+        held = await lock.hold(lock_name, timeout_seconds=50, heartbeat=False)
+        waiting = asyncio.ensure_future(lock.acquire(other_name, blocking_timeout_seconds=50))
+        holder = lock._instance.current
+        assert holder is not None
+        await until(lambda: holder._store.wake_ups.subscription is not None)
+        assert await node.call("forceRelease", lock_name) == ["python"]
+        assert "it was force-released by" in str(await held.lost)
+        await node.call("release")
+        assert (await waiting).acquired
