@@ -91,7 +91,7 @@ class Claims:
 
     def prepared(self, request: ClaimRequest) -> ClaimRequest:
         """The request with the block that it is made in. Raises `ClosedError`."""
-        request.chain = self.reentry.chain
+        request.chain = self.reentry.chain_under(request.under) or self.reentry.chain
         # Work that has begun may need more locks to finish.
         if request.chain is None:
             self.instance.assert_open()

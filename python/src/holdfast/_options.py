@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional, Sequence, Type, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Type, TypedDict, Union
 
 from .core.arguments import (
     Seconds,
@@ -19,7 +19,11 @@ from .core.arguments import (
 from .core.clock import Clock, Random
 from .core.driver import Mode
 from .core.holder import ClaimRequest
+from .core.lease import Lease
 from .errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from .sync.lease import SyncLease
 
 
 class LockOptions(TypedDict, total=False):
@@ -43,6 +47,9 @@ class LockOptions(TypedDict, total=False):
     """A release before this time keeps the lock until then. 0 by default."""
     max_hold_seconds: Optional[Seconds]
     """The heartbeat stops renewing after this time. No limit by default."""
+    under: Optional[Union[Lease, SyncLease]]
+    """A lease that the same task holds while it waits for this lock, so that a deadlock between the two can be found.
+    Inside a block this is known. After `hold` or `acquire` it is not: pass the lease here. Not in `defaults`."""
 
 
 class RateLimiterOptions(TypedDict, total=False):
@@ -99,7 +106,7 @@ def check_defaults(defaults: Optional[LockOptions]) -> LockOptions:
         return {}
     if not isinstance(defaults, dict):
         raise InvalidArgumentError("defaults", defaults, "a dict of options")
-    check_options("defaults", defaults, _NAMES)
+    check_options("defaults", defaults, _NAMES - {"under"})
     copy = overridden({}, defaults)
     request_from("defaults", EXCLUSIVE, {}, copy, heartbeat_by_default=False)
     return copy
@@ -155,6 +162,10 @@ def request_from(
     max_hold_seconds = options.get("max_hold_seconds")
     if max_hold_seconds is None:
         max_hold_seconds = defaults.get("max_hold_seconds")
+    # A lease of the synchronous API is one of this with another face.
+    under = getattr(options.get("under"), "_lease", options.get("under"))
+    if under is not None and not isinstance(under, Lease):
+        raise InvalidArgumentError("under", under, "a lease")
     return ClaimRequest(
         lock_name,
         ttl_ms_from("timeout_seconds", timeout_seconds),
@@ -166,4 +177,5 @@ def request_from(
         check_bool("heartbeat", heartbeat),
         wait_ms_from("min_hold_seconds", min_hold_seconds),
         math.inf if max_hold_seconds is None else ttl_ms_from("max_hold_seconds", max_hold_seconds),
+        under=under,
     )

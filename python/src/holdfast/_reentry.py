@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional
 
 from ._inner_lease import InnerLease, beneath
 from ._options import Share
-from .core.claim_ids import Chain, is_in
+from .core.claim_ids import Chain, is_in, is_outermost
 from .core.emitter import current_frame
 from .core.holder import ClaimRequest
 from .core.lease import HeldLease, Lease
@@ -167,6 +167,16 @@ class Reentry:
             if is_in(found, lease.claim.claim_id):
                 found = lease.chain
         return found
+
+    def chain_under(self, lease: Optional[Lease]) -> Optional[Chain]:
+        """The chain for a claim that is made while the caller keeps this lease. None if it has ended, or if it is
+        shared with `reacquire="extend"` and was claimed inside blocks that may not be the caller's."""
+        if lease is None or not lease.held:
+            return None
+        held = beneath(lease)
+        assert isinstance(held, HeldLease)
+        is_joined = isinstance(lease, InnerLease) and lease.frame is None
+        return None if is_joined and not is_outermost(held.claim.claim_id) else held.chain
 
     def current_lease(self) -> Lease:
         """The lease of the innermost block of this instance that runs here."""

@@ -113,6 +113,31 @@ async def test_locks_that_are_taken_together_keep_each_other_while_they_wait(loc
     assert sum(isinstance(end, DeadlockError) for end in ends) == 1
 
 
+@pytest.mark.parametrize("reacquire", ["refuse", "extend"])
+async def test_linear_code_says_with_under_what_it_keeps_and_without_it_no_deadlock_is_found(
+    locks: Locks, reacquire: str
+) -> None:
+    a, b = (locks(reacquire=reacquire, **SOON) for _ in range(2))
+    leases = {"x": await a.hold("x"), "y": await b.hold("y")}
+
+    async def unrelated() -> None:
+        # For all that is known, other code releases what this instance holds.
+        await (await a.hold("y", **LONG)).release()
+
+    beside = asyncio.ensure_future(unrelated())
+
+    async def linear(lock: DistributedLock, own: str, other: str) -> None:
+        try:
+            await (await lock.hold(other, under=leases[own], **LONG)).release()
+        finally:
+            await leases[own].release()
+
+    ends = await asyncio.gather(linear(a, "x", "y"), linear(b, "y", "x"), return_exceptions=True)
+    assert sum(isinstance(end, DeadlockError) for end in ends) == 1
+    assert ends.count(None) == 1
+    await beside
+
+
 async def test_a_claim_that_waits_without_a_lock_around_it_neither_looks_nor_writes_a_marker(locks: Locks) -> None:
     holder = await locks().hold("n")
     lock, network = locks.behind_network(**SOON)

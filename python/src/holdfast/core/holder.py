@@ -37,7 +37,7 @@ from .events import Refused as RefusedEvent
 from .hand_over import HandOver
 from .heartbeat_thread import HeartbeatThread
 from .in_flight import InFlight
-from .lease import HeldLease, LeaseContext, OwnClaim
+from .lease import HeldLease, Lease, LeaseContext, OwnClaim
 from .limits import MAX_PENDING_CLAIMS, MAX_TTL_MS, PING_TTL_MS
 from .pending_claim import Granted, Outcome, PendingClaim, holder_of
 from .renewer import NOT_IN_STORE
@@ -71,8 +71,10 @@ class ClaimRequest:
     force_up_to: Optional[int] = None
     group: Optional[str] = None
     """All claims of one group must be made in one step, without an `await` between them."""
+    under: Optional[Lease] = None
+    """A lease that the caller keeps until the claim has ended, outside of a block."""
     chain: Optional[Chain] = None
-    """The block inside which the claim is made."""
+    """The block inside which the claim is made, or the lease that it is made under."""
     shared_chain: Optional[Chain] = None
     """The block of the lease, if it shares the block with leases that are acquired together with it."""
 
