@@ -24,8 +24,11 @@ const OWN_SHARE = 0.25
 /** Between two times at which all ask again, as processes with many waiters do. */
 const HAND_OVERS = 50
 
-/** A claim reads a few rows, and up to 100 places in front of it. The clients read little beside that. */
-const MOST_ROWS = 600
+/**
+ * A claim reads a few rows, up to 100 places in front of it, and what is left of places in front of those. The clients
+ * read little beside that. At least twice as many wait.
+ */
+const MOST_ROWS = 1_000
 /** Statistics are made when so many wait. */
 const EARLY = 100
 
