@@ -58,6 +58,13 @@ export interface InstanceOptions {
    * @default false
    */
   heartbeatThread?: boolean | { stalledAfterSeconds?: number }
+  /**
+   * The first claim of the process with a longer `timeoutSeconds` emits a warning (`HOLDFAST_LONG_TTL`), because it is
+   * often a number of milliseconds. Set it if you want such leases.
+   *
+   * @default 3600
+   */
+  warnAboveSeconds?: number
   /** For tests: replaces the system's clocks and timers. */
   clock?: Clock
   /** For tests: replaces the system's randomness. */
@@ -73,6 +80,7 @@ export const INSTANCE_OPTIONS: OptionNames<InstanceOptions> = {
   waiterTtlSeconds: true,
   deadlockAfterSeconds: true,
   heartbeatThread: true,
+  warnAboveSeconds: true,
   clock: true,
   random: true,
 }
@@ -100,15 +108,18 @@ export function settingsFrom(
     callTimeoutSeconds = CALL_TIMEOUT_MS / 1_000,
     waiterTtlSeconds = WAITER_TTL_MS / 1_000,
     deadlockAfterSeconds = DEADLOCK_AFTER_MS / 1_000,
+    warnAboveSeconds = WARN_ABOVE_SECONDS,
   } = options
   checkHolderId(holderId)
   const callTimeoutMs = ttlMsFrom('callTimeoutSeconds', callTimeoutSeconds)
   const waiterTtlMs = ttlMsFrom('waiterTtlSeconds', waiterTtlSeconds)
   const afterMs = deadlockAfterSeconds === false ? 0 : waitMsFrom('deadlockAfterSeconds', deadlockAfterSeconds)
+  const warnAboveMs = ttlMsFrom('warnAboveSeconds', warnAboveSeconds)
   const deadlockAfterMs = afterMs === 0 ? undefined : afterMs
   const thread = threadFrom(options, opener, callTimeoutMs)
   const events = new Emitter()
-  return { clock, random, holderId, callTimeoutMs, waiterTtlMs, deadlockAfterMs, events, ...(thread && { thread }) }
+  const times = { callTimeoutMs, waiterTtlMs, deadlockAfterMs, warnAboveMs }
+  return { clock, random, holderId, events, ...times, ...(thread && { thread }) }
 }
 
 /**
@@ -154,6 +165,7 @@ function threadFrom(
   return opener.threadHeartbeat({ callTimeoutMs, stalledAfterMs })
 }
 
+const WARN_ABOVE_SECONDS = 3_600
 const THREAD_OPTIONS = optionNames<{ stalledAfterSeconds: number }>({ stalledAfterSeconds: true })
 
 const DRIVER_METHODS = ['acquire', 'renew', 'release', 'inspect', 'close']

@@ -58,6 +58,8 @@ export interface HolderOptions {
   readonly deadlockAfterMs?: number | undefined
   /** Creates a heartbeat in a worker thread. Absent: the heartbeat runs in this thread. */
   readonly thread?: CreateHeartbeat
+  /** A claim for longer than this is probably a mistake. Absent: none is. */
+  readonly warnAboveMs?: number
 }
 
 export type CreateHeartbeat = (parts: HeartbeatParts) => Heartbeat
@@ -458,7 +460,9 @@ export class Holder {
     if (this.#stage === 'closing') throw new ClosedError('the instance is closed')
   }
 
-  #assertSupported({ mode, limit, forceUpTo, minHoldMs }: ClaimRequest): void {
+  #assertSupported({ lockName, ttlMs, mode, limit, forceUpTo, minHoldMs }: ClaimRequest): void {
+    const { warnAboveMs = Number.POSITIVE_INFINITY } = this.#options
+    if (ttlMs > warnAboveMs) warnOfLongTtl(lockName, ttlMs)
     if (minHoldMs > this.longestTtlMs) {
       const rule = `at most ${this.longestTtlMs / 1_000}, the longest that the ${this.driverName} driver keeps anything`
       throw new InvalidArgumentError('minHoldSeconds', minHoldMs / 1_000, rule)
@@ -467,6 +471,20 @@ export class Holder {
     if (limit !== undefined) this.assertSupports('limit')
     if (forceUpTo !== undefined && this.capabilities.force !== 'claim') throw unsupported(this.#store.driver, 'force')
   }
+}
+
+let hasWarnedOfLongTtl = false
+
+/** Other libraries count in milliseconds. A crash would then block a lock for hours. */
+function warnOfLongTtl(lockName: string, ttlMs: number): void {
+  if (hasWarnedOfLongTtl) return
+  hasWarnedOfLongTtl = true
+  const hours = Math.round(ttlMs / 360_000) / 10
+  const message =
+    `the lease on "${lockName}" has a timeoutSeconds of ${ttlMs / 1_000}: if its process dies, the lock stays held for ` +
+    `${hours} hours. Is that a number of milliseconds? If not, set the option warnAboveSeconds of the instance. ` +
+    'A heartbeat keeps a lock for longer than its timeoutSeconds'
+  process.emitWarning(message, { type: 'HoldfastWarning', code: 'HOLDFAST_LONG_TTL' })
 }
 
 /**
