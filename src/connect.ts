@@ -2,6 +2,7 @@ import type { CreateHeartbeat } from './core/claim/holder.ts'
 import type { Driver } from './core/driver.ts'
 import { InvalidArgumentError } from './core/errors.ts'
 import { type ThreadOptions, threadHeartbeat } from './core/lease/heartbeat-thread.ts'
+import { nearestName } from './core/options.ts'
 import { redactedUrl } from './core/secrets.ts'
 
 /**
@@ -43,8 +44,11 @@ export function chooseUrl(url?: string): string {
 /** Checks a URL's scheme, so that a constructor rejects at once what `connect` would reject later. */
 export function checkUrl(url: unknown): asserts url is string {
   if (!namesStore(url)) {
-    const known = Object.keys(openers).map((each) => `${each}:`)
-    throw new InvalidArgumentError('url', redactedUrl(url), `the URL of a store, beginning with ${known.join(' or ')}`)
+    const schemes = Object.keys(openers)
+    const meant = nearestName(schemeOf(url), schemes)
+    const hint = meant === undefined ? '' : ` (did you mean ${meant}:?)`
+    const known = schemes.map((each) => `${each}:`).join(' or ')
+    throw new InvalidArgumentError('url', redactedUrl(url), `the URL of a store, beginning with ${known}${hint}`)
   }
 }
 

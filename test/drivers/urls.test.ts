@@ -237,7 +237,7 @@ const postgresRefused: readonly Refusal[] = [
   ['postgres:///app?host=db', /url parameter host must be the folder of a Unix socket/],
   ['postgres://host/app?host=/var/run', /where the URL names no host/],
   ['postgres://host/app?port=7000', /url parameter host must be/],
-  ['postgres://host', /url database must be named: without it, a client takes the name of its user/],
+  ['postgres://host', /url database must be named after the host, as in postgres:\/\/host\/database/],
   ['postgres://host/', /url database must be named/],
   ['postgres://host/a/b', /url database must be .*%2F/],
   ['postgres://host/app/', /url database must be/],
@@ -251,7 +251,8 @@ const postgresRefused: readonly Refusal[] = [
   ['postgres://host/app?holdfast_durability=on', /durability must be crash-safe or relaxed/],
   ['postgres://host/app?holdfast_schema=a+b', /without \+/],
   ['postgres+advisory://host/app?holdfast_schema=a', /left out: advisory locks have no tables/],
-  ['postgres://host/app?schema=locks', /one that is known here or to pg: holdfast_schema, .* but is "schema"/],
+  ['postgres://host/app?dbnam=locks', /one that is known here or to pg: holdfast_schema, .* but is "dbnam"/],
+  ['postgres://host/app?ssl_mode=require', /\(did you mean sslmode\?\), but is "ssl_mode"/],
   ['postgres://host/app?search_path=locks', /known here or to pg/],
   ['postgres://host/app?dbname=other', /known here or to pg/],
   ['postgres://host/app?database=other', /known here or to pg/],
@@ -269,6 +270,7 @@ const postgresRefused: readonly Refusal[] = [
 const otherRefused: readonly Refusal[] = [
   ['', /the URL of a store, beginning with/],
   ['redis', /the URL of a store/],
+  ['postgre://host/app', /beginning with .* \(did you mean postgres:\?\), but is/],
   ['redis ://host', /the URL of a store/],
   [' redis://host', /the URL of a store/],
   ['mysql://me:s3cret@host', /but is "mysql:\/\/…@host"/],
@@ -361,6 +363,20 @@ describe('failure 55: every part of a URL is understood or refused', () => {
     for (const search of ['prepare=false', 'sslmode=allow']) {
       taken(search, postgresConfig)
       refused(search, pgConfig)
+    }
+  })
+
+  it('what hosts and Prisma put into a PostgreSQL URL is accepted, and passed to no client', () => {
+    for (const search of [
+      'sslmode=require&channel_binding=require', // Neon
+      'sslmode=require&supa=base-pooler.x', // Supabase, by way of Vercel
+      'schema=shop&connection_limit=5&pool_timeout=10&pgbouncer=true', // Prisma
+      'sslmode=require&keepalives_idle=60&gssencmode=disable', // libpq
+    ]) {
+      const { target } = postgresUrl(`postgres://me:secret@host/app?${search}`)
+      const passed = new URL(pgConfig(target).connectionString).search
+      assert.equal(passed, search.startsWith('sslmode') ? '?sslmode=verify-full' : '')
+      postgresConfig(target)
     }
   })
 

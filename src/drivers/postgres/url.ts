@@ -1,4 +1,5 @@
 import { InvalidArgumentError } from '../../core/errors.ts'
+import { nearestName } from '../../core/options.ts'
 import {
   booleanParameter,
   checkPort,
@@ -76,8 +77,8 @@ function placeOf({ hosts }: UrlParts, { host, port }: { host?: string; port?: st
 
 function databaseOf({ path, shownPath }: UrlParts): string {
   if (path === undefined) {
-    const rule = 'named: without it, a client takes the name of its user, or what its environment says'
-    throw new InvalidArgumentError('url database', '', rule)
+    const rule = 'named after the host, as in postgres://host/database: different clients choose different defaults'
+    throw new InvalidArgumentError('url database', undefined, rule)
   }
   const database = decoded('url database', path)
   // pg does not decode %3F and %23.
@@ -137,11 +138,18 @@ const PLACEHOLDER = 'see-options'
 
 type Rules = Readonly<Record<string, readonly string[] | undefined>>
 
-/** Refuses parameters that the client would ignore, and values that it is known to ignore. */
-function clientParameters({ parameters }: PostgresTarget, client: string, rules: Rules): readonly Parameter[] {
+/**
+ * The parameters for the client, without those that are ignored here. Refuses others that the client would ignore, and
+ * values that it is known to ignore.
+ */
+function clientParameters(target: PostgresTarget, client: string, rules: Rules): readonly Parameter[] {
+  const parameters = target.parameters.filter(({ name }) => !IGNORED.has(name))
   for (const { name, value, raw } of parameters) {
     if (!Object.hasOwn(rules, name)) {
-      const rule = `one that is known here or to ${client}: ${[...OURS, ...Object.keys(rules)].join(', ')}`
+      const known = [...OURS, ...Object.keys(rules)]
+      const meant = nearestName(name, known)
+      const hint = meant === undefined ? '' : ` (did you mean ${meant}?)`
+      const rule = `one that is known here or to ${client}: ${known.join(', ')}${hint}`
       throw new InvalidArgumentError('url parameter', shownName({ name, raw }), rule)
     }
     const allowed = rules[name]
@@ -180,6 +188,16 @@ const POSTGRES: Rules = {
   sslrootcert: ['system'],
   prepare: ['true', 'false'],
 }
+
+/**
+ * What hosts and other clients put into a URL, and what changes neither the database nor how the server is verified:
+ * settings of Prisma, of poolers, and of libpq that pg and postgres do not have.
+ */
+const IGNORED: ReadonlySet<string> = new Set([
+  ...['schema', 'connection_limit', 'pool_timeout', 'socket_timeout', 'statement_cache_size', 'pgbouncer', 'sslaccept'],
+  ...['channel_binding', 'supa', 'workaround', 'gssencmode', 'krbsrvname', 'client_encoding'],
+  ...['keepalives', 'keepalives_idle', 'keepalives_interval', 'keepalives_count', 'tcp_user_timeout'],
+])
 
 const encoded = (text: string | undefined): string => (text === undefined ? '' : encodeURIComponent(text))
 

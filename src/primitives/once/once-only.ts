@@ -1,7 +1,7 @@
 import { storeOpener } from '../../connect.ts'
 import { checkFunction, checkSignal, checkText, ttlMsFrom, waitMsFrom } from '../../core/arguments.ts'
 import type { ClaimRequest, Holder } from '../../core/claim/holder.ts'
-import { AbortedError, isOutage, StoreError } from '../../core/errors.ts'
+import { AbortedError, InvalidArgumentError, isOutage, StoreError } from '../../core/errors.ts'
 import type { Lease } from '../../core/lease/lease.ts'
 import { LeaseUse } from '../../core/lease/lease-use.ts'
 import { MAX_WAIT_MS } from '../../core/limits.ts'
@@ -282,6 +282,7 @@ interface Turn {
 
 function requestFrom(key: string, options: OnceOptions) {
   const names = namesOf(key)
+  if (options === undefined) throw new InvalidArgumentError('options', options, 'given, such as { forSeconds: 86_400 }')
   checkOptions(options, ONCE_OPTIONS)
   const { forSeconds, timeoutSeconds = 30, blockingTimeoutSeconds, signal } = options
   const endless = blockingTimeoutSeconds === undefined

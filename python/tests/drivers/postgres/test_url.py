@@ -37,6 +37,13 @@ def test_a_url_names_one_place(url: str, place: str) -> None:
     assert postgres_place(postgres_url(url)[0]) == place
 
 
+def test_what_hosts_and_prisma_put_into_a_url_is_accepted_and_passed_to_no_client() -> None:
+    bare = psycopg_settings(postgres_url("postgres://u:p@h/d")[0])
+    url = "postgres://u:p@h/d?schema=shop&connection_limit=5&pgbouncer=true&channel_binding=require&keepalives_idle=60"
+    assert psycopg_settings(postgres_url(url)[0]) == bare
+    asyncpg_settings(postgres_url(url)[0])
+
+
 def test_the_parts_of_a_url_reach_both_clients() -> None:
     url = (
         "postgres://u%3A:p%2F%40@h:77/d%20b?application_name=a&statement_timeout=5s&connect_timeout=2.5"

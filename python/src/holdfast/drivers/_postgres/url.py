@@ -229,11 +229,22 @@ def _ssl_mode(values: Mapping[str, str]) -> Optional[str]:
     return values.get("sslmode")
 
 
+_IGNORED = frozenset(
+    "schema connection_limit pool_timeout socket_timeout statement_cache_size pgbouncer sslaccept channel_binding supa "
+    "workaround gssencmode krbsrvname client_encoding keepalives keepalives_idle "
+    "keepalives_interval keepalives_count tcp_user_timeout".split()
+)
+"""What hosts and other clients put into a URL, and what changes neither the database nor how the server is verified:
+settings of Prisma, of poolers, and of libpq."""
+
+
 def _client_values(
     target: PostgresTarget, client: str, rules: Mapping[str, Optional[Sequence[str]]]
 ) -> Mapping[str, str]:
     """Refuses parameters that the client would ignore, and values that it does not know."""
     for parameter in target.parameters:
+        if parameter.name in _IGNORED:
+            continue
         if parameter.name not in rules:
             known = ", ".join((*_OURS, *rules))
             rule = f"one that is known here or to {client}: {known}"
