@@ -481,8 +481,8 @@ function warnOfLongTtl(lockName: string, ttlMs: number): void {
   hasWarnedOfLongTtl = true
   const hours = Math.round(ttlMs / 360_000) / 10
   const message =
-    `the lease on "${lockName}" has a timeoutSeconds of ${ttlMs / 1_000}: if its process dies, the lock stays held for ` +
-    `${hours} hours. Is that a number of milliseconds? If not, set the option warnAboveSeconds of the instance. ` +
+    `the lease on "${lockName}" has a timeoutSeconds of ${ttlMs / 1_000}: if its process dies, the lock stays held ` +
+    `for ${hours} hours. Is that a number of milliseconds? If not, set the option warnAboveSeconds of the instance. ` +
     'A heartbeat keeps a lock for longer than its timeoutSeconds'
   process.emitWarning(message, { type: 'HoldfastWarning', code: 'HOLDFAST_LONG_TTL' })
 }
