@@ -332,7 +332,12 @@ async def open_store(settings: dict[str, Any]) -> Any:
     if through == "asyncpg":
         import asyncpg
 
-        return await asyncpg.create_pool(url, min_size=1, max_size=3)
+        while True:
+            try:
+                return await asyncpg.create_pool(url, min_size=1, max_size=3, timeout=1)
+            except (OSError, asyncio.TimeoutError, asyncpg.PostgresError):
+                # The server may be under a fault.
+                await asyncio.sleep(0.1)
     if through == "psycopg":
         # A URL prefers asyncpg, and Debian has no pool for psycopg.
         from holdfast.drivers._postgres.psycopg_client import open_psycopg

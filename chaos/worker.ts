@@ -126,8 +126,13 @@ export async function queueState(name: string): Promise<string> {
 export async function stop(): Promise<void> {
   await quiet()
   isClosing = true
-  const all = [...retired, store ?? {}].flatMap((each) => Object.values(each)) as { close(): Promise<void> }[]
-  await Promise.all(all.map((each) => each.close().catch((error: unknown) => noteError('close', error))))
+  const close = (all: readonly ({ close(): Promise<void> } | undefined)[]): Promise<unknown> =>
+    Promise.all(all.map((each) => each?.close().catch((error: unknown) => noteError('close', error))))
+  for (const { connection, ...instances } of [...retired, ...(store === undefined ? [] : [store])]) {
+    await close(Object.values(instances))
+    // Not before the releases of the instances, which need it.
+    await close([connection])
+  }
   record?.close()
   watches?.close()
   history?.close()
