@@ -35,7 +35,13 @@ export type { ForceReleaseOptions } from './primitives/lock/force-release.ts'
 export type { LeaseInfo, LockInspection, WaiterInfo } from './primitives/lock/inspect.ts'
 export { ReadWriteLock, type ReadWriteLockOptions } from './primitives/lock/read-write-lock.ts'
 export { Semaphore, type SemaphoreOptions } from './primitives/lock/semaphore.ts'
-export { OnceOnly, type OnceOptions, type OnceRun } from './primitives/once/once-only.ts'
+export {
+  OnceOnly,
+  type OnceOptions,
+  type OnceRun,
+  type TickOptions,
+  type TickResult,
+} from './primitives/once/once-only.ts'
 export type {
   ConsumeOptions,
   LimitStanding,

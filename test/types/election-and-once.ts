@@ -1,4 +1,4 @@
-import { Fence, type FencingGuard, type Leader, LeaderElection, OnceOnly, type Term } from 'holdfast'
+import { Fence, type FencingGuard, type Leader, LeaderElection, OnceOnly, type Term, type TickResult } from 'holdfast'
 import { type PostgresTransaction, postgresFence } from 'holdfast/drivers/postgres'
 import { redisFence } from 'holdfast/drivers/redis'
 import type { Equal } from './equal.ts'
@@ -25,7 +25,7 @@ export async function onceInfersItsResult() {
   // @ts-expect-error `forSeconds` is required
   await jobs.once('key', () => 1, {})
   const tick = jobs.everyTick('name', (run, date: Date | undefined) => run.fencingToken + Number(date))
-  const ofTick: Equal<typeof tick, (context?: Date) => Promise<number>> = true
+  const ofTick: Equal<typeof tick, (context?: Date) => Promise<TickResult<number>>> = true
   // @ts-expect-error a run has no `release`
   await jobs.once('key', (run) => run.release(), { forSeconds: 1 })
   return [sameType, ofTick]

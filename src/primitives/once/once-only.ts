@@ -1,30 +1,22 @@
 import { storeOpener } from '../../connect.ts'
-import { checkFunction, checkSignal, checkText, ttlMsFrom, waitMsFrom } from '../../core/arguments.ts'
+import { checkBoolean, checkFunction, checkOneOf, checkSignal, ttlMsFrom, waitMsFrom } from '../../core/arguments.ts'
 import type { ClaimRequest, Holder } from '../../core/claim/holder.ts'
 import { AbortedError, InvalidArgumentError, isOutage, StoreError } from '../../core/errors.ts'
-import type { Lease } from '../../core/lease/lease.ts'
 import { LeaseUse } from '../../core/lease/lease-use.ts'
 import { MAX_WAIT_MS } from '../../core/limits.ts'
 import { checkOptions, type OptionNames, optionNames } from '../../core/options.ts'
-import { pause, unlessAborted, withTimeout } from '../../core/time/abort.ts'
-import { backoffMs } from '../../core/time/backoff.ts'
+import { unlessAborted, withTimeout } from '../../core/time/abort.ts'
 import { Instance } from '../instance.ts'
 import type { InstanceOptions } from '../instance-options.ts'
-import { leaseOf, observed, throwIfLost } from '../lock/claims.ts'
-import { unheld } from '../lock/forced-release-record.ts'
-import { EXCLUSIVE, Reentry } from '../lock/reentry.ts'
+import { leaseOf, observed } from '../lock/claims.ts'
 import { Primitive } from '../primitive.ts'
-import {
-  assertKeepsResults,
-  boxed,
-  type FoundResult,
-  MAX_KEY_LENGTH,
-  metadataFrom,
-  namesOf,
-  resultFrom,
-  WaitingCalls,
-} from './results.ts'
-import { MAX_TICK_LENGTH, tickOf } from './tick.ts'
+import { assertKeepsResults, type FoundResult, metadataFrom, namesOf, resultFrom, WaitingCalls } from './results.ts'
+import { type OnceRun, Runs } from './runs.ts'
+import { Schedule, type TickResult } from './schedule.ts'
+import { checkTickName, tickOf } from './tick.ts'
+
+export type { OnceRun } from './runs.ts'
+export type { TickResult } from './schedule.ts'
 
 export interface OnceOptions {
   /**
@@ -52,13 +44,36 @@ export interface OnceOptions {
 
 export interface TickOptions extends Partial<OnceOptions> {
   /**
-   * How long a tick is remembered. The clocks of two instances may differ by this much.
+   * How long a tick that ran is remembered. The clocks of two instances may differ by this much.
    *
    * @default 600
    */
   forSeconds?: number
   /** The period of the schedule. Required when the scheduler passes no tick time. */
   everySeconds?: number
+  /**
+   * What happens to ticks that could not run in time, because the store was away:
+   *
+   * - `skip`: they do not run. The tick that meets the outage rejects with `StoreError`
+   * - `last`: the last one runs late, and the others do not run
+   * - `all`: all run late, in order, one at a time
+   *
+   * @default 'last'
+   */
+  missed?: 'skip' | 'last' | 'all'
+  /**
+   * Whether a tick may run while the job of another tick still runs, here or elsewhere. Otherwise it is skipped.
+   *
+   * @default false
+   */
+  overlap?: boolean
+  /**
+   * How long to wait for a run of the same tick elsewhere, to take over if that process dies, and for a store that is
+   * away. 0 does not wait.
+   *
+   * @default no limit
+   */
+  blockingTimeoutSeconds?: number
 }
 
 const NAMES: OptionNames<OnceOptions> = {
@@ -68,10 +83,7 @@ const NAMES: OptionNames<OnceOptions> = {
   signal: true,
 }
 const ONCE_OPTIONS = optionNames<OnceOptions>(NAMES)
-const TICK_OPTIONS = optionNames<TickOptions>({ ...NAMES, everySeconds: true })
-
-/** What a run receives: its fencing token, and whether it may go on. */
-export type OnceRun = Pick<Lease, 'fencingToken' | 'signal' | 'held' | 'remainingSeconds' | 'assertHeld'>
+const TICK_OPTIONS = optionNames<TickOptions>({ ...NAMES, everySeconds: true, missed: true, overlap: true })
 
 /**
  * Runs a job once per key and period over all instances, and keeps its result for later callers. It works with every
@@ -92,7 +104,7 @@ export type OnceRun = Pick<Lease, 'fencingToken' | 'signal' | 'held' | 'remainin
  */
 export class OnceOnly extends Primitive {
   readonly #instance: Instance
-  readonly #reentry = new Reentry()
+  readonly #runs: Runs
   readonly #waiting = new WaitingCalls()
 
   /**
@@ -104,6 +116,7 @@ export class OnceOnly extends Primitive {
     const instance = new Instance('OnceOnly', options, storeOpener)
     super(instance)
     this.#instance = instance
+    this.#runs = new Runs(instance)
   }
 
   /**
@@ -137,9 +150,9 @@ export class OnceOnly extends Primitive {
   ): Promise<T> {
     checkFunction('fn', fn)
     const { names, request, forMs } = requestFrom(key, options)
-    const beganMs = this.#nowMs
+    const beganMs = this.#runs.nowMs
     this.#instance.assertOpen()
-    this.#reentry.assertOutside(request, 'a run has no result before it has ended')
+    this.#runs.reentry.assertOutside(request, 'a run has no result before it has ended')
     if (options.signal?.aborted) throw new AbortedError(`waiting for "${key}"`, options.signal.reason)
     const holder = await this.#instance.openFor(request)
     assertKeepsResults(holder, forMs)
@@ -147,49 +160,66 @@ export class OnceOnly extends Primitive {
     const early = await this.#findInTime(holder, names.done, request, beganMs).catch(unlessDown)
     if (early !== undefined) return this.#tell(key, early)
     // One waiting time for the store and the run.
-    const patienceMs = request.patienceMs === 0 ? 0 : Math.max(1, request.patienceMs - (this.#nowMs - beganMs))
-    const claim = { ...request, patienceMs, chain: this.#reentry.chain, isAwaited }
+    const patienceMs = request.patienceMs === 0 ? 0 : Math.max(1, request.patienceMs - (this.#runs.nowMs - beganMs))
+    const claim = { ...request, patienceMs, chain: this.#runs.reentry.chain, isAwaited }
     const turn = await this.#waiting.wait(key, beganMs, claim.signal, (signal) =>
       holder.acquire({ ...claim, signal }, (end) => leaseOf(names.run, end)),
     )
     if (!(turn instanceof LeaseUse)) return resultFrom(key, turn.metadata)
     await using lease = turn
-    const found = await this.#insist(lease, () => this.#find(holder, names.done))
+    const found = await this.#runs.insist(lease, () => this.#runs.find(holder, names.done))
     if (found !== undefined) return this.#tell(key, found)
     // The lease may have ended meanwhile, by closing, by force or by time. Then another run may have begun.
     lease.assertHeld()
     // Awaited here: the lease is released at the end of this block.
-    return await holder.running(this.#run({ holder, lease, key, done: names.done, forMs }, fn))
+    const run = { holder, lease, key, done: names.done, forMs, metadataOf: metadataFrom }
+    const { own, kept, theirs } = await holder.running(this.#runs.run(run, fn))
+    // All others have the result of the run that was faster.
+    if (theirs !== undefined) return this.#tell(key, theirs)
+    this.#tell(key, kept)
+    return own
   }
 
   /**
-   * Wraps a scheduled job so that each tick runs once over all instances with the same schedule. Pass the returned
-   * function to the scheduler.
+   * Wraps a scheduled job so that each tick runs once over all instances with the same schedule, and one tick at a
+   * time. Pass the returned function to the scheduler. It resolves with `{ ran: true, result }`, or with
+   * `{ ran: false, reason }`:
    *
-   * The key is the name and the tick. The tick is what the scheduler passes (BullMQ, node-cron, croner, or a `Date`),
-   * or else the current time rounded down to `everySeconds`. An instance that comes while the tick runs elsewhere
-   * waits, and takes over if that process dies. With `redlock`, pass a `forSeconds` that its `longestTtlSeconds`
-   * allows.
+   * - `elsewhere`: another instance runs this tick, or has run it
+   * - `overlap`: the job of another tick still runs, here or elsewhere, or the lock `cron:NAME` is held by other means
+   * - `missed`: a later tick came before this one could run
+   * - `closed`, `aborted`: this instance was closed, or `signal` was aborted, before the job began
    *
-   * @throws `InvalidArgumentError`, also for a `name` of more than 180 characters. The returned function rejects with
-   * what `once` rejects with, and if the scheduler's id of the tick has more than 64 characters
+   * The tick is what the scheduler passes (BullMQ, node-cron, croner, or a `Date`), or else the current time rounded
+   * down to `everySeconds`. While the job runs, its instance holds the lock `cron:NAME`. An instance that comes while
+   * the tick runs elsewhere waits, and takes over if that process dies or the job fails there. With `redlock`, pass a
+   * `forSeconds` that its `longestTtlSeconds` allows.
+   *
+   * The returned function rejects with what the job throws. It rejects with `StoreError` if the store does not answer:
+   * after `blockingTimeoutSeconds`, or at once with `missed: 'skip'`; and with `LeaseLostError` if the run lost its
+   * lease. It rejects with `InvalidArgumentError` if the scheduler's id of the tick has more than 64 characters.
+   *
+   * @throws `InvalidArgumentError`, also for a `name` of more than 180 characters
    */
   everyTick<T, Context = unknown>(
     name: string,
     fn: (run: OnceRun, context: Context | undefined) => Promise<T> | T,
     options: TickOptions = {},
-  ): (context?: Context) => Promise<T> {
+  ): (context?: Context) => Promise<TickResult<T>> {
     checkFunction('fn', fn)
     checkOptions(options, TICK_OPTIONS)
-    const { everySeconds, forSeconds = TICK_SECONDS, ...rest } = options
+    const { everySeconds, forSeconds = TICK_SECONDS, missed = 'last', overlap = false, ...rest } = options
     const everyMs = everySeconds === undefined ? undefined : ttlMsFrom('everySeconds', everySeconds)
-    checkText('name', name, MAX_TICK_NAME_LENGTH)
-    requestFrom('name', { ...rest, forSeconds })
+    checkTickName(name)
+    checkOneOf('missed', missed, ['skip', 'last', 'all'])
+    checkBoolean('overlap', overlap)
+    const { request, forMs } = requestFrom('name', { ...rest, forSeconds })
+    const schedule = new Schedule(this.#instance, this.#runs, { name, request, forMs, missed, overlap })
     // Not async: that would count as waiting for the run.
     return (context) => {
       try {
         const tick = tickOf(context, this.#instance.clock.now().wallMs, everyMs)
-        return this.once(`${name}@${tick}`, (run) => fn(run, context), { ...rest, forSeconds })
+        return observed((isAwaited) => schedule.call(tick, (run) => fn(run, context), isAwaited))
       } catch (error) {
         return Promise.reject(error)
       }
@@ -204,27 +234,8 @@ export class OnceOnly extends Primitive {
   async forget(key: string): Promise<boolean> {
     const { done } = namesOf(key)
     const holder = await this.#instance.open()
-    const { record } = (await this.#find(holder, done)) ?? {}
+    const { record } = (await this.#runs.find(holder, done)) ?? {}
     return record !== undefined && holder.release(record)
-  }
-
-  async #run<T>({ holder, lease, key, done, forMs }: Turn, fn: (run: OnceRun) => Promise<T> | T): Promise<T> {
-    const result = await this.#reentry.run([lease], EXCLUSIVE, async () => boxed(fn(lease)))
-    throwIfLost(lease)
-    // The store decides. Otherwise a lease that was ended by force would go unnoticed until the next heartbeat, and the
-    // result would be kept while another run is going on.
-    const isInStore = await this.#insist(lease, () => lease.lease.confirm()).catch(unknownOutcome(key))
-    if (!isInStore) throwIfLost(lease)
-    const metadata = metadataFrom(result)
-    // One claim for all tries: if an answer is lost, the next try gets the same lease.
-    const claim = holder.createClaim(unheld(done, forMs, metadata))
-    const askedMs = this.#nowMs
-    const answer = await this.#insist(lease, () => holder.askOnce(claim)).catch(unknownOutcome(key))
-    // Refused: a run that took over from this one was faster, and all others have its result.
-    const theirs = answer.granted ? undefined : await this.#insist(lease, () => this.#find(holder, done))
-    if (theirs !== undefined) return this.#tell(key, theirs)
-    this.#tell(key, { metadata, askedMs })
-    return result.own
   }
 
   /** Returns the result, and passes it to the calls that wait for this key. */
@@ -240,44 +251,11 @@ export class OnceOnly extends Primitive {
     { lockName, patienceMs, signal }: ClaimRequest,
     beganMs: number,
   ): Promise<FoundResult | undefined> {
-    const found = unlessAborted(this.#find(holder, done), signal, `acquiring "${lockName}"`)
+    const found = unlessAborted(this.#runs.find(holder, done), signal, `acquiring "${lockName}"`)
     if (patienceMs === 0) return found
-    const leftMs = Math.max(0, beganMs + patienceMs - this.#nowMs)
+    const leftMs = Math.max(0, beganMs + patienceMs - this.#runs.nowMs)
     return withTimeout(this.#instance.clock, leftMs, found, () => new StoreError('the store did not answer in time'))
   }
-
-  async #find(holder: Holder, done: string): Promise<FoundResult | undefined> {
-    const askedMs = this.#nowMs
-    const [record] = (await holder.inspect({ lockName: done })).leases
-    return record && { record, metadata: record.metadata, askedMs }
-  }
-
-  /** Asks until the store answers, as long as the run's lease lasts. */
-  async #insist<T>(lease: LeaseUse, ask: () => Promise<T>): Promise<T> {
-    const { clock, random } = this.#instance
-    for (let tries = 1; ; tries += 1) {
-      try {
-        return await ask()
-      } catch (error) {
-        if (!isOutage(error)) throw error
-        await pause(clock, backoffMs(RETRY, tries, random), lease.signal)
-        if (!lease.held) throw error
-      }
-    }
-  }
-
-  get #nowMs(): number {
-    return this.#instance.clock.now().monotonicMs
-  }
-}
-
-/** A call whose turn it is to run the job. */
-interface Turn {
-  readonly holder: Holder
-  readonly lease: LeaseUse
-  readonly key: string
-  readonly done: string
-  readonly forMs: number
 }
 
 function requestFrom(key: string, options: OnceOptions) {
@@ -299,17 +277,8 @@ function requestFrom(key: string, options: OnceOptions) {
   return { names, request, forMs: ttlMsFrom('forSeconds', forSeconds) }
 }
 
-const unknownOutcome =
-  (key: string) =>
-  (cause: unknown): never => {
-    throw new StoreError(`the job "${key}" ran, but whether its result is kept is not known`, { cause })
-  }
-
 function unlessDown(error: unknown): undefined {
   if (!isOutage(error)) throw error
 }
 
 const TICK_SECONDS = 600
-/** The key is the name, "@" and the tick. */
-const MAX_TICK_NAME_LENGTH = MAX_KEY_LENGTH - 1 - MAX_TICK_LENGTH
-const RETRY = { firstMs: 50, maxMs: 1_000 }

@@ -64,7 +64,7 @@ export async function boxed<T>(returned: Promise<T> | T): Promise<Boxed<T>> {
   return { own: isReadable ? await returned : (returned as T), isReadable }
 }
 
-interface Boxed<T> {
+export interface Boxed<T> {
   readonly own: T
   readonly isReadable: boolean
 }

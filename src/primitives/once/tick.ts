@@ -1,5 +1,6 @@
 import { checkText } from '../../core/arguments.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
+import { MAX_KEY_LENGTH, namesOf } from './results.ts'
 
 /**
  * The tick of a schedule that a call belongs to, as a text that is the same in every instance. It comes from what the
@@ -36,8 +37,22 @@ export function tickOf(context: unknown, nowMs: number, everyMs: number | undefi
   return isoOf(new Date(Math.floor((nowMs + graceMs) / everyMs) * everyMs))
 }
 
+/**
+ * The lock of a run, and the record that the tick is done. The lock has the name of the schedule, so that one tick runs
+ * at a time. With `overlap`, each tick has its own. The tick has no colon there: in the templates of metrics, `{id}`
+ * ends at one.
+ */
+export function tickNames(name: string, tick: string, overlap: boolean): { key: string; run: string; done: string } {
+  const key = `${name}@${tick}`
+  return { key, run: `cron:${name}${overlap ? `@${tick.replaceAll(':', '.')}` : ''}`, done: namesOf(key).done }
+}
+
+export const checkTickName = (name: string): void => checkText('name', name, MAX_TICK_NAME_LENGTH)
+
 /** Room for the ids of BullMQ's repeated jobs. It bounds the name, so that a name fits with every tick or with none. */
-export const MAX_TICK_LENGTH = 64
+const MAX_TICK_LENGTH = 64
+/** The key is the name, "@" and the tick. */
+const MAX_TICK_NAME_LENGTH = MAX_KEY_LENGTH - 1 - MAX_TICK_LENGTH
 
 interface SchedulerContext extends Partial<CronerJob> {
   date?: unknown

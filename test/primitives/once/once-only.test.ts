@@ -501,8 +501,12 @@ describe('once', () => {
     )
     const longest = jobs.everyTick('x'.repeat(180), fn)
     const job = (id: string) => ({ id, timestamp: 0 })
-    expect(await longest(new Date())).toBe(1)
-    expect(await longest(job('y'.repeat(64)))).toBe(1)
+    expect(await longest(new Date())).toEqual({ ran: true, result: 1 })
+    expect(await longest(job('y'.repeat(64)))).toEqual({ ran: true, result: 1 })
+    expect(() => jobs.everyTick('a', fn, { missed: 'none' as never })).toThrow(
+      "missed must be one of 'skip', 'last', 'all'",
+    )
+    expect(() => jobs.everyTick('a', fn, { overlap: 1 as never })).toThrow('overlap must be')
     await expect(longest(job('y'.repeat(65)))).rejects.toMatchObject({ argument: 'tick' })
     await expect(jobs.everyTick('a', fn)(job('y'.repeat(65)))).rejects.toMatchObject({ argument: 'tick' })
     await expect(jobs.everyTick('name', fn)()).rejects.toMatchObject({ argument: 'everySeconds' })
@@ -522,130 +526,5 @@ describe('once', () => {
     opened.push(lock)
     await lock.acquire('key')
     expect(await jobsOn({ driver }).once('key', () => 1, HOUR)).toBe(1)
-  })
-})
-
-describe('everyTick', () => {
-  const NOON = new Date('2026-03-01T12:00:00.000Z')
-
-  /** The indexes of the calls that ran the job. Each call has its own instance. */
-  async function runsOf(calls: readonly (readonly [context: unknown, wallMs: number])[], options = {}) {
-    const driver = memoryDriver()
-    const ran: number[] = []
-    for (const [index, [context, wallMs]] of calls.entries()) {
-      const clock = new VirtualTime().clock({ wallOffsetMs: wallMs })
-      const jobs = new OnceOnly({ driver, clock })
-      opened.push(jobs)
-      await jobs.everyTick('report', () => void ran.push(index), options)(context)
-    }
-    return ran
-  }
-
-  it('BullMQ: the id of the job is the tick, also on a retry', async () => {
-    const job = (id: string) => ({ id, name: 'report', data: {}, timestamp: 1_772_366_400_000, opts: { repeat: {} } })
-    const first = job('repeat:daily:1772366400000')
-    expect(
-      await runsOf([
-        [first, 0],
-        [{ ...first, attemptsMade: 2 }, 5_000],
-        [job('repeat:daily:1772452800000'), 0],
-      ]),
-    ).toEqual([0, 2])
-  })
-
-  it('node-cron: the scheduled time is the tick, even if it fires late', async () => {
-    const context = (date: Date, lateMs: number) => ({
-      date,
-      dateLocalIso: '',
-      triggeredAt: new Date(date.getTime() + lateMs),
-    })
-    const later = new Date(NOON.getTime() + 60_000)
-    expect(
-      await runsOf([
-        [context(NOON, 2), 0],
-        [context(NOON, 40_000), 0],
-        [context(later, 1), 0],
-      ]),
-    ).toEqual([0, 2])
-  })
-
-  it('croner: the last scheduled time before the start of the run is the tick', async () => {
-    const job = (currentRun: Date, pattern: string) => {
-      const schedule = new Cron(pattern, { paused: true, timezone: 'UTC' })
-      return { currentRun: () => currentRun, nextRun: (after: Date) => schedule.nextRun(after) }
-    }
-    const at = (ms: number) => new Date(NOON.getTime() + ms)
-    for (const [pattern, periodMs] of [
-      ['*/10 * * * * *', 10_000],
-      ['0 0 * * * *', 3_600_000],
-      ['0 12 1 * *', 31 * 86_400_000],
-    ] as const) {
-      const calls = [0, 3, 1_700, 4_000, periodMs, periodMs + 2].map((ms) => [job(at(ms), pattern), 0] as const)
-      expect(await runsOf(calls), pattern).toEqual([0, 4])
-    }
-  })
-
-  it('a Date is a tick', async () => {
-    expect(
-      await runsOf([
-        [NOON, 0],
-        [new Date(NOON), 9],
-        [new Date(NOON.getTime() + 1), 0],
-      ]),
-    ).toEqual([0, 2])
-  })
-
-  it('without a tick, the current time is rounded to the period: a late clock does not run the job again', async () => {
-    const at = (ms: number) => [undefined, NOON.getTime() + ms] as const
-    // Slightly early, in time, slightly late, very late; then the next tick.
-    const ticks = [at(-2), at(0), at(3), at(20_000), at(59_000), at(60_000)]
-    expect(await runsOf(ticks, { everySeconds: 60 })).toEqual([0, 5])
-    // Minute 30 of every hour works like minute 0.
-    const half = [at(1_799_998), at(1_800_000), at(1_810_000), at(5_400_000)]
-    expect(await runsOf(half, { everySeconds: 3_600 })).toEqual([0, 3])
-    expect(await runsOf([at(0), at(60), at(240), at(260)], { everySeconds: 0.25 })).toEqual([0, 2])
-  })
-
-  it('passes on the result and the scheduler’s context', async () => {
-    const jobs = jobsOn()
-    const tick = jobs.everyTick('name', ({ fencingToken }, date: Date | undefined) => [
-      fencingToken > 0,
-      date?.getTime(),
-    ])
-    expect(await tick(NOON)).toEqual([true, NOON.getTime()])
-    expect(await tick(NOON)).toEqual([true, NOON.getTime()])
-  })
-
-  it('works with the real croner and node-cron: two instances run each tick once', async () => {
-    const instances = twoInstances()
-    const ticks: Record<string, string[]> = { croner: [], 'node-cron': [] }
-    const stop: (() => unknown)[] = []
-    const calls: Promise<unknown>[] = []
-    const awaited =
-      <Context>(tick: (context: Context) => Promise<void>) =>
-      (context: Context): Promise<void> => {
-        const call = tick(context)
-        calls.push(call)
-        return call
-      }
-    for (const jobs of instances) {
-      const croner = jobs.everyTick('croner', (_, job: Cron | undefined) => {
-        ticks['croner']?.push(String(job?.currentRun()?.getUTCSeconds()))
-      })
-      const job = new Cron('* * * * * *', awaited(croner))
-      const nodeCron = jobs.everyTick('node-cron', (_, context: TaskContext | undefined) => {
-        ticks['node-cron']?.push(String(context?.date.getUTCSeconds()))
-      })
-      const task = cron.schedule('* * * * * *', awaited(nodeCron), { suppressMissedWarning: true })
-      stop.push(
-        () => job.stop(),
-        () => task.destroy(),
-      )
-    }
-    while (Object.values(ticks).some((each) => each.length < 2)) await sleep(50) // until both have fired twice
-    for (const each of stop) await each()
-    // The last tick may still wait for the other instance. If that is closed first, it fails inside the scheduler.
-    await Promise.all(calls)
-    for (const [name, each] of Object.entries(ticks)) expect(new Set(each).size, `${name}: ${each}`).toBe(each.length)
   })
 })
