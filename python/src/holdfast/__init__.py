@@ -47,6 +47,7 @@ from .fence import sync_postgres_fence as sync_postgres_fence
 from .fence import sync_redis_fence as sync_redis_fence
 from .lock import DistributedLock as DistributedLock
 from .once import OnceOnly as OnceOnly
+from .once import TickResult as TickResult
 from .rate_limiter import LimitStanding as LimitStanding
 from .rate_limiter import LocalShare as LocalShare
 from .rate_limiter import Rate as Rate

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Awaitable, Callable, Coroutine, Optional, TypeVar, Union, Unpack
+from typing import Any, Callable, Coroutine, Optional, TypeVar, Unpack
 
-from ._claims import Claims
 from ._instance import DEFAULT_STORE, Closable, Instance, Store
-from ._once.results import MAX_KEY_LENGTH, FoundResult, assert_keeps_results, metadata_from, names_of, result_from
-from ._once.tick import MAX_TICK_LENGTH, Tick, tick_of
+from ._once.results import FoundResult, assert_keeps_results, metadata_from, names_of, result_from
+from ._once.runs import Job, Runs, Turn, record_of
+from ._once.schedule import Missed, Schedule, ScheduleOptions, TickResult
+from ._once.tick import Tick, check_tick_name, tick_of
 from ._once.waiting_calls import WaitingCalls
-from ._options import EXCLUSIVE, InstanceOptions
-from ._reentry import Frame
+from ._options import InstanceOptions
 from ._result import not_acquired_error
-from .core.arguments import Seconds, check_callable, check_text, ttl_ms_from, wait_ms_from
-from .core.clock import backoff_ms
-from .core.driver import Grant, InspectQuery, LeaseRecord, LeaseRef
-from .core.emitter import current_frame
+from .core.arguments import Seconds, check_bool, check_callable, check_one_of, ttl_ms_from, wait_ms_from
+from .core.driver import LeaseRef
 from .core.holder import ClaimRequest, Holder
-from .core.lease import HeldLease, Lease
+from .core.lease import HeldLease
 from .core.limits import MAX_WAIT_MS
-from .core.store_client import is_outage
-from .core.tasks import answered, finish, pause, supervise
 from .errors import StoreError
 
-__all__ = ["OnceOnly", "Tick"]
+__all__ = ["OnceOnly", "Tick", "TickResult"]
 
 T = TypeVar("T")
-
-_MAX_TICK_NAME_LENGTH = MAX_KEY_LENGTH - 1 - MAX_TICK_LENGTH
-"""The key is the name, "@" and the tick."""
-Job = Callable[[Lease], Union[Awaitable[T], T]]
-"""It gets the lease of its run: pass `fencing_token` to what it writes to, and check `held`."""
 
 
 class OnceOnly(Closable):
@@ -56,7 +47,7 @@ class OnceOnly(Closable):
         **options: Unpack[InstanceOptions],
     ) -> None:
         self._instance = Instance("OnceOnly", store, options)
-        self._claims = Claims(self._instance)
+        self._runs = Runs(self._instance)
         self._waiting = WaitingCalls()
 
     async def __aenter__(self) -> OnceOnly:
@@ -105,9 +96,9 @@ class OnceOnly(Closable):
             MAX_WAIT_MS if endless else wait_ms_from("blocking_timeout_seconds", blocking_timeout_seconds),
             heartbeat=True,
         )
-        self._claims.prepared(request)
-        self._claims.reentry.assert_outside(request, "a run has no result before it has ended")
-        began_ms = self._now_ms
+        self._runs.claims.prepared(request)
+        self._runs.claims.reentry.assert_outside(request, "a run has no result before it has ended")
+        began_ms = self._runs.now_ms
         holder = await self._instance.open()
         assert_keeps_results(holder.driver_name, holder.capabilities, holder.longest_ttl_ms, for_ms)
         # It only saves the lease. What counts is the look under the lease, below.
@@ -121,7 +112,25 @@ class OnceOnly(Closable):
             return result
         if not isinstance(turn, HeldLease):
             raise not_acquired_error(names.run, turn)
-        return await self._run(_Turn(holder, turn, key, names.done, for_ms), job)
+        lease = turn
+
+        async def run() -> T:
+            found = await self._runs.insist(lease, lambda: self._runs.find(holder, names.done))
+            if found is not None:
+                kept: T = self._tell(key, found)
+                return kept
+            # The lease may have ended meanwhile, by closing, by force or by time. Then another run may have begun.
+            lease.assert_held()
+
+            def keep(result: FoundResult) -> None:
+                self._waiting.found(key, result)
+
+            done = await self._runs.run(Turn(holder, lease, key, names.done, for_ms, metadata_from, keep), job)
+            # All others have the result of the run that was faster.
+            stored: T = result_from(key, (done.theirs or done.kept).metadata)
+            return done.own if done.theirs is None else stored
+
+        return await self._runs.under(holder, lease, run)
 
     def every_tick(
         self,
@@ -129,40 +138,85 @@ class OnceOnly(Closable):
         job: Job[T],
         *,
         every_seconds: Optional[Seconds] = None,
+        missed: Missed = "last",
+        overlap: bool = False,
         for_seconds: Seconds = 600,
         timeout_seconds: Seconds = 30,
         blocking_timeout_seconds: Optional[Seconds] = None,
-    ) -> Callable[..., Coroutine[Any, Any, T]]:
-        """Wraps a scheduled job so that each tick runs once over all instances with the same schedule.
+    ) -> Callable[..., Coroutine[Any, Any, TickResult[T]]]:
+        """Wraps a scheduled job so that each tick runs once over all instances with the same schedule, and one tick at
+        a time.
 
         Pass the returned function to the scheduler. It takes the tick, if the scheduler passes one: the scheduled time,
         with a time zone, or the scheduler's own id of the tick. Without it, the tick is the current time rounded down
-        to `every_seconds`. The key is the name and the tick. An instance that comes while the tick runs elsewhere
-        waits, and takes over if that process dies.
+        to `every_seconds`. It returns a `TickResult`: `ran` and `result`, or the `reason` why it did not run here:
+
+        - `elsewhere`: another instance runs this tick, or has run it
+        - `overlap`: the job of another tick still runs, here or elsewhere, or the lock `cron:NAME` is held by other
+          means
+        - `missed`: a later tick came before this one could run
+        - `closed`: this instance was closed before the job began
+
+        While the job runs, its instance holds the lock `cron:NAME`. An instance that comes while the tick runs
+        elsewhere waits, and takes over if that process dies or the job fails there.
 
         - `name`: at most 180 characters. The scheduler's id of a tick has at most 64.
         - `every_seconds`: the period of the schedule. Required when the scheduler passes no tick.
-        - `for_seconds`: how long a tick is remembered. The clocks of two instances may differ by this much.
+        - `missed`: what happens to ticks that could not run in time, because the store was away. `skip`: they do not
+          run, and the tick that meets the outage raises `StoreError`. `last`: the last one runs late, and the others do
+          not run. `all`: all run late, in order, one at a time.
+        - `overlap`: whether a tick may run while the job of another tick still runs.
+        - `for_seconds`: how long a tick that ran is remembered. The clocks of two instances may differ by this much.
+        - `blocking_timeout_seconds`: how long to wait for a run of the same tick elsewhere, and for a store that is
+          away. 0 does not wait. The default is no limit.
 
-        The returned function raises what `once` raises.
+        The returned function raises what the job raises; `StoreError` if the store does not answer, after
+        `blocking_timeout_seconds`; and `LeaseLostError` if the run lost its lease.
         """
-        name = check_text("name", name, _MAX_TICK_NAME_LENGTH)
         check_callable("job", job)
-        every_ms = None if every_seconds is None else ttl_ms_from("every_seconds", every_seconds)
-        ttl_ms_from("for_seconds", for_seconds)
-        ttl_ms_from("timeout_seconds", timeout_seconds)
-        if blocking_timeout_seconds is not None:
-            wait_ms_from("blocking_timeout_seconds", blocking_timeout_seconds)
+        ticks = self._ticks(
+            name,
+            every_seconds=every_seconds,
+            missed=missed,
+            overlap=overlap,
+            for_seconds=for_seconds,
+            timeout_seconds=timeout_seconds,
+            blocking_timeout_seconds=blocking_timeout_seconds,
+        )
 
-        async def tick(at: Optional[Tick] = None) -> T:
-            text = tick_of(at, self._instance.clock.wall() * 1_000, every_ms)
-            return await self.once(
-                f"{name}@{text}",
-                job,
-                for_seconds=for_seconds,
-                timeout_seconds=timeout_seconds,
-                blocking_timeout_seconds=blocking_timeout_seconds,
-            )
+        async def tick(at: Optional[Tick] = None) -> TickResult[T]:
+            return await ticks(at, job)
+
+        return tick
+
+    def _ticks(
+        self,
+        name: str,
+        *,
+        every_seconds: Optional[Seconds],
+        missed: Missed,
+        overlap: bool,
+        for_seconds: Seconds,
+        timeout_seconds: Seconds,
+        blocking_timeout_seconds: Optional[Seconds],
+    ) -> Callable[[Optional[Tick], Job[Any]], Coroutine[Any, Any, TickResult[Any]]]:
+        """Like `every_tick`, with a job for each tick: a call from another thread brings its own."""
+        name = check_tick_name(name)
+        every_ms = None if every_seconds is None else ttl_ms_from("every_seconds", every_seconds)
+        check_one_of("missed", missed, ("skip", "last", "all"))
+        endless = blocking_timeout_seconds is None
+        options = ScheduleOptions(
+            name,
+            ttl_ms=ttl_ms_from("timeout_seconds", timeout_seconds),
+            patience_ms=MAX_WAIT_MS if endless else wait_ms_from("blocking_timeout_seconds", blocking_timeout_seconds),
+            for_ms=ttl_ms_from("for_seconds", for_seconds),
+            missed=missed,
+            overlap=check_bool("overlap", overlap),
+        )
+        schedule = Schedule(self._instance, self._runs, options)
+
+        async def tick(at: Optional[Tick], job: Job[Any]) -> TickResult[Any]:
+            return await schedule.call(tick_of(at, self._instance.clock.wall() * 1_000, every_ms), job)
 
         return tick
 
@@ -170,71 +224,10 @@ class OnceOnly(Closable):
         """Lets a key run again before its period is over. True if a result was kept. It does not stop a run."""
         names = names_of(key)
         holder = await self._instance.open()
-        record = await _record_of(holder, names.done)
+        record = await record_of(holder, names.done)
         if record is None:
             return False
         return await holder.release(LeaseRef(record.lock_name, record.claim_id, record.fencing_token))
-
-    async def _run(self, turn: _Turn, job: Job[T]) -> T:
-        holder, lease = turn.holder, turn.lease
-        holder.running.begin()
-        lease.users += 1
-        try:
-            found = await self._insist(lease, lambda: self._find(holder, turn.done))
-            if found is not None:
-                result: T = self._tell(turn.key, found)
-                return result
-            # The lease may have ended meanwhile, by closing, by force or by time. Then another run may have begun.
-            lease.assert_held()
-            own = await self._result_of(lease, job)
-            # The job is done. If only its result were missing, it would run again, so no cancellation stops this.
-            return await finish(self._keep(turn, own))
-        finally:
-            lease.users -= 1
-            holder.running.end()
-            # Sent in this step: a program that cancels all tasks would also cancel a task that has not begun.
-            await finish(answered(lease.begin_release()))
-
-    async def _result_of(self, lease: HeldLease, job: Job[T]) -> T:
-        frame = Frame(self._claims.reentry, lease, EXCLUSIVE, current_frame.get())
-
-        def call() -> Union[Awaitable[T], T]:
-            # In the context of the job's own task. There, the job cannot wait for its own result.
-            current_frame.set(frame)
-            return job(lease)
-
-        run = await supervise(call, _loss_of(lease))
-        frame.end()
-        # A cancellation does not hide what the job raises while it stops. It is not lost if the job had ended before.
-        if run.error is not None and (run.stopped or run.cancelled is None):
-            raise run.error
-        if run.cancelled is not None:
-            raise run.cancelled from run.error
-        if run.task.cancelled() and lease.loss_error is not None:
-            raise lease.loss_error
-        lease.assert_held()
-        own: T = run.task.result()
-        return own
-
-    async def _keep(self, turn: _Turn, own: T) -> T:
-        holder, lease, key = turn.holder, turn.lease, turn.key
-        # The store decides. Otherwise a lease that was ended by force would go unnoticed until the next heartbeat, and
-        # the result would be kept while another run is going on.
-        if not await self._insist(lease, lambda: holder.confirm(lease), ran=key):
-            lease.assert_held()
-        metadata = metadata_from(own)
-        # One claim for all tries: if an answer is lost, the next try gets the same lease.
-        claim = holder.create_claim(ClaimRequest(turn.done, turn.for_ms, metadata=metadata))
-        asked_ms = self._now_ms
-        answer = await self._insist(lease, lambda: holder.ask(claim), ran=key)
-        if not isinstance(answer, Grant):
-            # A run that took over from this one was faster, and all others have its result.
-            theirs = await self._insist(lease, lambda: self._find(holder, turn.done), ran=key)
-            if theirs is not None:
-                result: T = self._tell(key, theirs)
-                return result
-        self._tell(key, FoundResult(metadata, asked_ms))
-        return own
 
     def _tell(self, key: str, found: FoundResult) -> Any:
         """Returns the result, and passes it to the calls that wait for this key."""
@@ -243,66 +236,8 @@ class OnceOnly(Closable):
 
     async def _find_early(self, holder: Holder, done: str) -> Optional[FoundResult]:
         try:
-            return await self._find(holder, done)
+            return await self._runs.find(holder, done)
         except StoreError as error:
             if not error.retryable:
                 raise
             return None
-
-    async def _find(self, holder: Holder, done: str) -> Optional[FoundResult]:
-        asked_ms = self._now_ms
-        record = await _record_of(holder, done)
-        return None if record is None else FoundResult(record.metadata, asked_ms)
-
-    async def _insist(self, lease: HeldLease, ask: Callable[[], Awaitable[T]], *, ran: Optional[str] = None) -> T:
-        """Asks until the store answers, as long as the run's lease lasts. `ran`: the key of a job that has ended."""
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                return await ask()
-            except StoreError as error:
-                if is_outage(error):
-                    rest_ms = backoff_ms(50, 1_000, tries, self._instance.random)
-                    await pause(self._instance.clock, rest_ms, _loss_of(lease))
-                    if lease.held:
-                        continue
-                if ran is None:
-                    raise
-                message = f'the job "{ran}" ran, but whether its result is kept is not known'
-                raise StoreError(message, retryable=error.retryable) from error
-
-    @property
-    def _now_ms(self) -> float:
-        return self._instance.clock.monotonic() * 1_000
-
-
-class _Turn:
-    """A call whose turn it is to run the job."""
-
-    __slots__ = ("holder", "lease", "key", "done", "for_ms")
-
-    def __init__(self, holder: Holder, lease: HeldLease, key: str, done: str, for_ms: float) -> None:
-        self.holder = holder
-        self.lease = lease
-        self.key = key
-        self.done = done
-        self.for_ms = for_ms
-
-
-def _loss_of(lease: HeldLease) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """A reason to stop: the lease was lost."""
-
-    def watch(stop: Callable[[], None]) -> Callable[[], None]:
-        def lost(_: object) -> None:
-            stop()
-
-        lease.add_loss_callback(lost)
-        return lambda: lease.remove_loss_callback(lost)
-
-    return watch
-
-
-async def _record_of(holder: Holder, done: str) -> Optional[LeaseRecord]:
-    page = await holder.inspect(InspectQuery(lock_name=done))
-    return page.leases[0] if page.leases else None

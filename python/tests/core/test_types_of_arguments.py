@@ -110,7 +110,7 @@ async def test_failure_84_a_once_only_key_is_the_same_job_in_every_spelling(driv
         assert await jobs.once("payment:7", lambda _: "first", for_seconds=60) == "first"
         assert await jobs.once(Key.P, lambda _: "second", for_seconds=60) == "first"
         tick = jobs.every_tick(Key.P, lambda _: "ran", every_seconds=60)
-        assert await tick(Key.P) == "ran"
+        assert (await tick(Key.P)).result == "ran"
         assert await jobs.forget("payment:7@payment:7")
         assert await jobs.forget(Key.P)
     assert_exact(driver.seen)

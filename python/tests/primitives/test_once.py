@@ -22,10 +22,11 @@ from holdfast import (
     OnceOnly,
     ResultNotKeptError,
     StoreError,
+    TickResult,
     UnsupportedError,
 )
 from holdfast._once.results import metadata_from, names_of, result_from
-from holdfast._once.tick import tick_of
+from holdfast._once.tick import TickNames, tick_names, tick_of
 from holdfast._protocol import read
 from holdfast.core.clock import Clock
 from holdfast.core.driver import InspectQuery, LeaseRef
@@ -97,6 +98,9 @@ def test_names_results_and_ticks_match_the_test_vectors() -> None:
     for each in vectors["results"]:
         assert metadata_from(each["result"]) == each["metadata"]
         assert result_from("key", each["metadata"]) == each["result"]
+    for each in vectors["schedules"]:
+        expected = TickNames(each["key"], each["run"], each["done"])
+        assert tick_names(each["name"], each["tick"], each["overlap"]) == expected
     for each in vectors["ticks"]:
         assert tick_of(None, each["nowMs"], each["everyMs"]) == each["tick"]
 
@@ -510,7 +514,7 @@ async def test_bad_input_is_refused_before_anything_is_sent(jobs_on: Jobs) -> No
     with pytest.raises(InvalidArgumentError, match="tick must be"):
         await jobs.every_tick("name", lambda _: 1)("x" * 65)
     assert jobs._instance._holder is None
-    assert await jobs.every_tick("x" * 180, lambda _: 1)("x" * 64) == 1
+    assert await jobs.every_tick("x" * 180, lambda _: 1)("x" * 64) == TickResult(True, 1)
     assert await jobs.once("x" * 245, lambda _: 1, for_seconds=31_536_000) == 1
 
 

@@ -16,6 +16,7 @@ from holdfast import (
     RateLimiter,
     ReadWriteLock,
     ResultNotKeptError,
+    TickResult,
     Semaphore,
     Term,
     connect,
@@ -85,6 +86,7 @@ expose({
   once: (key, result) => jobs.once(key, () => { write(`ran ${key}`); return result }, { forSeconds: 3600 }),
   onceUndefined: (key) => jobs.once(key, () => undefined, { forSeconds: 3600 }),
   onceNoJson: (key) => jobs.once(key, () => new Date(), { forSeconds: 3600 }),
+  tick: (name, id) => jobs.everyTick(name, () => { write(`ran ${id}`); return 'node' })({ id, timestamp: 0 }),
   forget: (key) => jobs.forget(key),
   async consume(limits, key, times) {
     const limiter = keep(new RateLimiter({ url, limits }))
@@ -293,6 +295,29 @@ async def test_a_call_waits_for_the_run_of_the_other_and_takes_over_when_it_fail
         assert await waiting == ("node" if fails else "python")
         again = await jobs.once(key, lambda _: "not this", for_seconds=3_600)
         assert again == ("node" if fails else "python")
+    await jobs.close()
+
+
+async def test_a_tick_that_the_other_runs_or_has_run_is_elsewhere_and_an_earlier_one_overlaps(
+    driver: Driver, node: NodeWorker, unique_name: Callable[[str], str]
+) -> None:
+    jobs, name = OnceOnly(driver), unique_name("schedule")
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def job(_: Lease) -> str:
+        begun.set()
+        await go.wait()
+        return "python"
+
+    run = asyncio.create_task(jobs.every_tick(name, job)("1"))
+    await begun.wait()
+    waiting = asyncio.create_task(node.call("tick", name, "1"))
+    assert await node.call("tick", name, "2") == {"ran": False, "reason": "overlap"}
+    go.set()
+    assert await run == TickResult(True, "python")
+    assert await waiting == {"ran": False, "reason": "elsewhere"}
+    assert await node.call("tick", name, "3") == {"ran": True, "result": "node"}
+    assert await jobs.every_tick(name, job)("3") == TickResult(False, reason="elsewhere")
     await jobs.close()
 
 

@@ -1,6 +1,4 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Cron } from 'croner'
-import cron, { type TaskContext } from 'node-cron'
 import { afterEach, describe, expect, inject, it } from 'vitest'
 import { isStorable } from '../../../src/core/arguments.ts'
 import { createMemoryStore, memoryDriver } from '../../../src/drivers/memory.ts'
@@ -18,7 +16,6 @@ import {
   UnsupportedError,
 } from '../../../src/index.ts'
 import { faultyNetwork } from '../../../src/testing/conformance/faulty-network.ts'
-import { VirtualTime } from '../../../src/testing/virtual-clock.ts'
 import { gate } from '../../harness/gate.ts'
 import { unreadableValues } from '../../harness/unreadable.ts'
 

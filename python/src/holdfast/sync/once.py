@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Callable, Optional, TypeVar, Unpack
 
 from .._instance import DEFAULT_STORE, Store
+from .._once.schedule import Missed
 from .._options import InstanceOptions
 from ..core.arguments import Seconds, check_callable
-from ..core.lease import Lease
-from ..once import OnceOnly, Tick
+from ..once import OnceOnly, Tick, TickResult
 from .instance import SyncInstance
 from .lease import SyncLease
 from .portal import CallBack, portal
@@ -75,32 +75,29 @@ class SyncOnceOnly(SyncInstance):
         job: Callable[[SyncLease], T],
         *,
         every_seconds: Optional[Seconds] = None,
+        missed: Missed = "last",
+        overlap: bool = False,
         for_seconds: Seconds = 600,
         timeout_seconds: Seconds = 30,
         blocking_timeout_seconds: Optional[Seconds] = None,
-    ) -> Callable[..., T]:
+    ) -> Callable[..., TickResult[T]]:
         """Wraps a scheduled job so that each tick runs once over all instances. See `OnceOnly.every_tick`."""
         check_callable("job", job)
+        ticks = self._inner._ticks(
+            name,
+            every_seconds=every_seconds,
+            missed=missed,
+            overlap=overlap,
+            for_seconds=for_seconds,
+            timeout_seconds=timeout_seconds,
+            blocking_timeout_seconds=blocking_timeout_seconds,
+        )
 
-        def no_job(_: Lease) -> T:
-            raise AssertionError("only checks the arguments")
-
-        # Finds mistakes when the schedule is made, not at each tick.
-        self._tick(name, no_job, every_seconds, for_seconds, timeout_seconds, blocking_timeout_seconds)
-
-        def tick(at: Optional[Tick] = None) -> T:
+        def tick(at: Optional[Tick] = None) -> TickResult[T]:
             def work(call_back: CallBack) -> Any:
-                run = self._tick(
-                    name,
-                    lambda lease: call_back(job, SyncLease(lease)),
-                    every_seconds,
-                    for_seconds,
-                    timeout_seconds,
-                    blocking_timeout_seconds,
-                )
-                return run(at)
+                return ticks(at, lambda lease: call_back(job, SyncLease(lease)))
 
-            result: T = portal().run_with(work)
+            result: TickResult[T] = portal().run_with(work)
             return result
 
         return tick
@@ -108,21 +105,3 @@ class SyncOnceOnly(SyncInstance):
     def forget(self, key: str) -> bool:
         """Lets a key run again before its period is over. True if a result was kept. It does not stop a run."""
         return portal().run(self._inner.forget(key))
-
-    def _tick(
-        self,
-        name: str,
-        job: Callable[[Lease], Any],
-        every_seconds: Optional[Seconds],
-        for_seconds: Seconds,
-        timeout_seconds: Seconds,
-        blocking_timeout_seconds: Optional[Seconds],
-    ) -> Callable[..., Any]:
-        return self._inner.every_tick(
-            name,
-            job,
-            every_seconds=every_seconds,
-            for_seconds=for_seconds,
-            timeout_seconds=timeout_seconds,
-            blocking_timeout_seconds=blocking_timeout_seconds,
-        )
