@@ -42,6 +42,7 @@ export {
   type TickOptions,
   type TickResult,
 } from './primitives/once/once-only.ts'
+export { type RunCoordinator, runCoordinator } from './primitives/once/run-coordinator.ts'
 export type {
   ConsumeOptions,
   LimitStanding,

@@ -2,13 +2,16 @@ import { Module } from '@nestjs/common'
 import { checkFunction } from '../core/arguments.ts'
 import { checkObject, checkOptions, optionNames } from '../core/options.ts'
 import type { CloseOptions } from '../primitives/instance.ts'
+import { INSTANCE_OPTIONS, type InstanceOptions } from '../primitives/instance-options.ts'
 import { DistributedLock } from '../primitives/lock/any-store-lock.ts'
 import type { DistributedLockOptions } from '../primitives/lock/distributed-lock.ts'
+import { OnceOnly } from '../primitives/once/once-only.ts'
 import { closingOf } from './closing.ts'
 import { type HealthReport, type HealthTarget, healthCheck } from './health.ts'
 
 export type { HealthReport } from './health.ts'
 export { currentLease, Locked, type LockedDecorator, type LockedOptions } from './nestjs/locked.ts'
+export { LockedCron, type LockedCronOptions } from './nestjs/locked-cron.ts'
 
 export interface HoldfastModuleOptions extends DistributedLockOptions {
   /**
@@ -30,9 +33,9 @@ export interface HoldfastAsyncOptions<Import, Token, Args extends unknown[]> {
 
 /** A provider, as Nest takes it. */
 export interface HoldfastProvider<Token> {
-  provide: symbol | typeof DistributedLock | typeof HoldfastHealth
+  provide: symbol | typeof DistributedLock | typeof OnceOnly | typeof HoldfastHealth
   useFactory: (...args: never[]) => unknown
-  inject: (Token | symbol | typeof DistributedLock)[]
+  inject: (Token | symbol | typeof DistributedLock | typeof OnceOnly)[]
 }
 
 /** A dynamic module, as Nest takes it. It imports another one, which is global. */
@@ -44,7 +47,7 @@ export interface HoldfastModuleDefinition<Import, Token> {
       global: true
       imports: Import[]
       providers: HoldfastProvider<Token>[]
-      exports: (symbol | typeof DistributedLock | typeof HoldfastHealth)[]
+      exports: (symbol | typeof DistributedLock | typeof OnceOnly | typeof HoldfastHealth)[]
     },
   ]
   providers: HoldfastProvider<never>[]
@@ -57,8 +60,8 @@ const ASYNC_OPTIONS = optionNames<HoldfastAsyncOptions<unknown, unknown, unknown
 })
 
 /**
- * Provides a `DistributedLock` and a `HoldfastHealth` to all modules of a Nest application, and the lock for `@Locked`.
- * Each application has its own lock. It is closed when the application shuts down, after the HTTP server has answered
+ * Provides a `DistributedLock`, an `OnceOnly` and a `HoldfastHealth` to all modules of a Nest application, and what
+ * `@Locked` and `@LockedCron` need. Each application has its own. They are closed when the application shuts down, after the HTTP server has answered
  * its last request, or after `drainSeconds`. Call `app.enableShutdownHooks()` so that `SIGTERM` does that.
  *
  * @example
@@ -144,17 +147,18 @@ function definition<Import, Token>(
     providers: [
       options,
       { provide: DistributedLock, useFactory: lockFrom, inject: [OPTIONS] },
+      { provide: OnceOnly, useFactory: jobsFrom, inject: [OPTIONS] },
       {
         provide: HoldfastHealth,
         useFactory: (lock: DistributedLock) => new HoldfastHealth(lock),
         inject: [DistributedLock],
       },
     ],
-    exports: [DistributedLock, HoldfastHealth, OPTIONS],
+    exports: [DistributedLock, OnceOnly, HoldfastHealth, OPTIONS],
   }
   // Nest shuts global modules down last. A module that was imported for its client would have closed that before, and
   // the locks would stay until they expire.
-  const closing = { provide: CLOSING, useFactory: closingHooks, inject: [DistributedLock, OPTIONS] }
+  const closing = { provide: CLOSING, useFactory: closingHooks, inject: [DistributedLock, OnceOnly, OPTIONS] }
   return { module: HoldfastModule, imports: [provided], providers: [closing] }
 }
 
@@ -164,9 +168,15 @@ function lockFrom(options: HoldfastModuleOptions): DistributedLock {
   return new DistributedLock(lockOptions)
 }
 
+function jobsFrom(options: HoldfastModuleOptions): OnceOnly {
+  checkObject(options)
+  const own = Object.entries(options).filter(([name]) => Object.hasOwn(INSTANCE_OPTIONS, name))
+  return new OnceOnly(Object.fromEntries(own) as InstanceOptions)
+}
+
 /** Nest calls the first before the HTTP server stops, and the second after its last response. */
-function closingHooks(lock: DistributedLock, { close }: HoldfastModuleOptions): object {
-  const closing = closingOf([lock], close)
+function closingHooks(lock: DistributedLock, jobs: OnceOnly, { close }: HoldfastModuleOptions): object {
+  const closing = closingOf([jobs, lock], close)
   return {
     beforeApplicationShutdown: () => closing.begin(),
     onApplicationShutdown: () => {

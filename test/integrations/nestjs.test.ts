@@ -18,6 +18,7 @@ import {
   HoldfastModule,
   type HoldfastModuleOptions,
   Locked,
+  LockedCron,
 } from '../../src/integrations/nestjs.ts'
 import { gate } from '../harness/gate.ts'
 import { rejectionOf } from '../harness/rejection.ts'
@@ -294,6 +295,43 @@ describe('an application', () => {
     await begun.opened
     await app.close()
     expect(await outcome).toBeInstanceOf(LeaseLostError)
+  })
+})
+
+describe('@LockedCron', () => {
+  it('runs a tick on one instance, resolves elsewhere and after closing, and keeps what @Cron has attached', async () => {
+    const name = `nest-${randomUUID()}`
+    const Schedule: MethodDecorator = (_target, _key, descriptor: PropertyDescriptor) => {
+      Reflect.defineMetadata('schedule', 'daily', descriptor.value)
+    }
+    @Injectable()
+    class Reports {
+      runs = 0
+
+      @LockedCron(name, { everySeconds: 86_400 })
+      @Schedule
+      async report(): Promise<unknown> {
+        this.runs += 1
+        return 'written'
+      }
+    }
+    const instances = await Promise.all(
+      [1, 2].map(async () => {
+        @Module({ imports: [HoldfastModule.forRoot({ url })], providers: [Reports] })
+        class AppModule {}
+        const app = await NestFactory.createApplicationContext(AppModule, { logger: false, abortOnError: false })
+        ending.push(() => app.close())
+        return { app, reports: app.get(Reports) }
+      }),
+    )
+    const [first, second] = instances.map(({ reports }) => reports)
+    expect(await first?.report()).toEqual({ ran: true, result: 'written' })
+    expect(await second?.report()).toEqual({ ran: false, reason: 'elsewhere' })
+    expect([first?.runs, second?.runs]).toEqual([1, 0])
+    expect(Reflect.getMetadata('schedule', Reports.prototype.report)).toBe('daily')
+    await instances[1]?.app.close()
+    expect(await second?.report()).toEqual({ ran: false, reason: 'closed' })
+    expect(() => LockedCron(name, {} as never)).toThrow('everySeconds must be')
   })
 })
 

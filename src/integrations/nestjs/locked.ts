@@ -1,5 +1,4 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
-import { Inject } from '@nestjs/common'
 import { checkLockName, checkText, isStorable } from '../../core/arguments.ts'
 import { InvalidArgumentError } from '../../core/errors.ts'
 import type { Lease } from '../../core/lease/lease.ts'
@@ -7,6 +6,7 @@ import { MAX_NAME_LENGTH } from '../../core/limits.ts'
 import { checkOptions, optionNames } from '../../core/options.ts'
 import { DistributedLock } from '../../primitives/lock/any-store-lock.ts'
 import { claimRequestFrom, type LockOptions } from '../../primitives/lock/claims.ts'
+import { decorate } from './decorate.ts'
 
 /** The options of `withLock` that are the same for all calls. */
 export type LockedOptions = Omit<LockOptions, 'signal' | 'under'>
@@ -58,32 +58,19 @@ export function Locked<Args extends readonly unknown[] = []>(
   claimRequestFrom('checks the options', checkOptions(options, OPTIONS), true)
   const lockOptions = { ...options }
   return (target: object, key: string | symbol, descriptor: PropertyDescriptor | undefined) => {
-    const method: unknown = descriptor?.value
-    if (descriptor === undefined || typeof target !== 'object' || typeof method !== 'function') {
-      const rule = 'on a method that is not static, and needs experimentalDecorators in tsconfig.json'
-      throw new InvalidArgumentError('@Locked', target, rule, `@Locked must be ${rule}`)
-    }
     const where = `${target.constructor.name}.${String(key)}`
     const nameOf =
       typeof name === 'function'
         ? (args: readonly unknown[]) => checkedName(name(...(args as unknown as Args)), where)
         : nameFromTemplate(name, where)
-    // An application without HoldfastModule fails when it starts, not at the first call.
-    Inject(DistributedLock)(target, LOCK)
-    const locked = async function (this: Injected | undefined, ...args: unknown[]): Promise<unknown> {
-      const lock = this?.[LOCK]
-      if (lock === undefined) {
-        const rule = 'called on an instance that Nest has made, in an application with HoldfastModule'
-        throw new InvalidArgumentError(where, undefined, rule, `${where} must be ${rule}`)
-      }
-      const work = (lease: Lease): unknown => leases.run(lease, () => Reflect.apply(method, this, args))
-      return lock.withLock(nameOf(args), work, lockOptions)
-    }
-    descriptor.value = Object.defineProperties(locked, {
-      name: { value: method.name, configurable: true },
-      length: { value: method.length, configurable: true },
-    })
-    copyMetadata(method, locked)
+    decorate(
+      '@Locked',
+      { target, key, descriptor, provider: DistributedLock, property: LOCK },
+      (lock, args, method) => {
+        const work = (lease: Lease): unknown => leases.run(lease, () => method())
+        return lock.withLock(nameOf(args), work, lockOptions)
+      },
+    )
   }
 }
 
@@ -100,29 +87,7 @@ export function currentLease(): Lease {
 }
 
 const leases = new AsyncLocalStorage<Lease>()
-
-/** Nest sets this property of each instance of a class with `@Locked`. */
 const LOCK = Symbol('holdfast.lock')
-
-interface Injected {
-  readonly [LOCK]?: DistributedLock
-}
-
-/**
- * Other decorators, such as `@Get` or `@Cron`, attach what they say to the function. If `@Locked` is above them, they
- * have attached it to the original, where Nest no longer looks: the route or the schedule would silently not exist.
- */
-function copyMetadata(from: object, to: object): void {
-  const { getMetadataKeys, getMetadata, defineMetadata } = Reflect as unknown as MetadataReflection
-  for (const key of getMetadataKeys(from)) defineMetadata(key, getMetadata(key, from), to)
-}
-
-/** What the package reflect-metadata, which Nest requires, adds to `Reflect`. */
-interface MetadataReflection {
-  getMetadataKeys(target: object): unknown[]
-  getMetadata(key: unknown, target: object): unknown
-  defineMetadata(key: unknown, value: unknown, target: object): void
-}
 
 /** Returns the lock name of a call. Throws `InvalidArgumentError`. */
 type NameOfCall = (args: readonly unknown[]) => string

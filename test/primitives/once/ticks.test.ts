@@ -3,7 +3,7 @@ import { Cron } from 'croner'
 import cron, { type TaskContext } from 'node-cron'
 import { afterEach, describe, expect, it } from 'vitest'
 import { createMemoryStore, memoryDriver } from '../../../src/drivers/memory.ts'
-import { type InstanceOptions, OnceOnly, StoreError, type TickOptions } from '../../../src/index.ts'
+import { type InstanceOptions, OnceOnly, runCoordinator, StoreError, type TickOptions } from '../../../src/index.ts'
 import { faultyNetwork } from '../../../src/testing/conformance/faulty-network.ts'
 import { seededRandom, VirtualTime } from '../../../src/testing/virtual-clock.ts'
 import { gate } from '../../harness/gate.ts'
@@ -148,6 +148,47 @@ describe('the scheduler’s tick', () => {
   })
 })
 
+describe('runCoordinator', () => {
+  it('node-cron runs a distributed task on one instance per tick, and logs nothing for the others', async () => {
+    const logged: unknown[] = []
+    const log = (...args: unknown[]) => void logged.push(args)
+    const logger = { info: log, warn: log, error: log, debug: () => undefined }
+    const [ran, skips]: [string[], string[]] = [[], []]
+    const tasks = twoInstances().map((jobs) => {
+      const options = { name: 'report', distributed: true, runCoordinator: runCoordinator(jobs), logger }
+      const run = (context: TaskContext) => void ran.push(context.date.toISOString())
+      const task = cron.schedule('* * * * * *', run, { ...options, suppressMissedWarning: true })
+      task.on('execution:skipped', ({ reason }) => void skips.push(String(reason)))
+      return task
+    })
+    while (ran.length < 2 || skips.length < 2) await sleep(20) // until the schedule has fired twice
+    for (const task of tasks) await task.destroy()
+    expect(new Set(ran).size).toBe(ran.length)
+    expect(new Set(skips)).toEqual(new Set(['not-elected']))
+    expect(logged).toEqual([])
+  })
+
+  it('a task that runs keeps the lock until it has completed; closing ends a wait with false', async () => {
+    const [a, b] = twoInstances().map((jobs) => ({ jobs, coordinator: runCoordinator(jobs) }))
+    const key = (seconds: number) => `a:task:${at(seconds).toISOString()}`
+    if (a === undefined || b === undefined) throw new Error('two instances')
+    expect(await a.coordinator.shouldRun(key(0))).toBe(true)
+    expect(await b.coordinator.shouldRun(key(60))).toBe(false)
+    const waits = gate()
+    b.jobs.on('waiting', () => waits.open())
+    const waiting = b.coordinator.shouldRun(key(0))
+    await waits.opened
+    await b.jobs.close()
+    expect(await waiting).toBe(false)
+    await a.coordinator.onComplete(key(0))
+    expect(await a.coordinator.shouldRun(key(0))).toBe(false)
+    expect(await a.coordinator.shouldRun(key(60))).toBe(true)
+    await a.coordinator.onComplete(key(60))
+    await expect(a.coordinator.shouldRun('task')).rejects.toMatchObject({ argument: 'key' })
+    expect(() => runCoordinator(a.jobs, { missed: 'none' as never })).toThrow('missed must be')
+  })
+})
+
 describe('a tick that does not run resolves with the reason', () => {
   it('elsewhere: another instance runs it, or has run it; one that waits takes over if the job fails', async () => {
     const [a, b] = twoInstances()
@@ -263,7 +304,7 @@ describe('after an outage', () => {
   }
 
   it.each(['hangs', 'refuses'] as const)(
-    '85. after an outage (the store %s) at most one late run by default, never two at a time',
+    'failure 85: after an outage (the store %s) at most one late run by default, never two at a time',
     async (how) => {
       const { ran, most, ends } = await outage({}, how)
       expect(ran).toEqual([0, 7, 8, 9])
