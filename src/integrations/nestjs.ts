@@ -61,8 +61,9 @@ const ASYNC_OPTIONS = optionNames<HoldfastAsyncOptions<unknown, unknown, unknown
 
 /**
  * Provides a `DistributedLock`, an `OnceOnly` and a `HoldfastHealth` to all modules of a Nest application, and what
- * `@Locked` and `@LockedCron` need. Each application has its own. They are closed when the application shuts down, after the HTTP server has answered
- * its last request, or after `drainSeconds`. Call `app.enableShutdownHooks()` so that `SIGTERM` does that.
+ * `@Locked` and `@LockedCron` need. Each application has its own. They are closed when the application shuts down,
+ * after the HTTP server has answered its last request, or after `drainSeconds`. Call `app.enableShutdownHooks()` so
+ * that `SIGTERM` does that.
  *
  * @example
  * ```ts

@@ -299,7 +299,7 @@ describe('an application', () => {
 })
 
 describe('@LockedCron', () => {
-  it('runs a tick on one instance, resolves elsewhere and after closing, and keeps what @Cron has attached', async () => {
+  it('runs a tick on one instance, resolves on the others, and keeps what @Cron has attached', async () => {
     const name = `nest-${randomUUID()}`
     const Schedule: MethodDecorator = (_target, _key, descriptor: PropertyDescriptor) => {
       Reflect.defineMetadata('schedule', 'daily', descriptor.value)

@@ -89,6 +89,19 @@ describe.each(urls)('%s', (name, url) => {
       expect(await Promise.all([run, waiting, b.once(key, () => 'nor this', day)])).toEqual([result, result, result])
       expect(await b.forget(key)).toBe(true)
       expect(await b.once(key, () => 'again', day)).toBe('again')
+      const [ticking, go] = [gate(), gate()]
+      const ticks = (jobs: OnceOnly, fn: () => unknown) => jobs.everyTick(key, fn, { forSeconds: 30 })
+      const running = ticks(a, () => {
+        ticking.open()
+        return go.opened
+      })(new Date(0))
+      await ticking.opened
+      const same = ticks(b, () => 1)(new Date(0))
+      expect(await ticks(b, () => 1)(new Date(60_000))).toEqual({ ran: false, reason: 'overlap' })
+      go.open()
+      expect(await running).toEqual({ ran: true, result: undefined })
+      expect(await same).toEqual({ ran: false, reason: 'elsewhere' })
+      expect(await ticks(b, () => 2)(new Date(120_000))).toEqual({ ran: true, result: 2 })
     },
     PATIENCE,
   )

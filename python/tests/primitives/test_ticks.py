@@ -124,7 +124,7 @@ async def test_failure_85_after_an_outage_at_most_one_late_run_by_default_and_ne
         running -= 1
 
     jobs = [jobs_on(each.driver, call_timeout_seconds=0.1) for each in networks]
-    # A job of each call's own, as `SyncOnceOnly` passes it: a tick of `every_tick` does not tell its job which one it is.
+    # Each call has a job of its own, as with `SyncOnceOnly`: `every_tick` does not tell its job which tick it is.
     options: Any = dict(every_seconds=None, missed=missed, overlap=False, for_seconds=600)
     options.update(timeout_seconds=30, blocking_timeout_seconds=None)
     schedules = [each._ticks("report", **options) for each in jobs]

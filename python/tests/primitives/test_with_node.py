@@ -16,9 +16,9 @@ from holdfast import (
     RateLimiter,
     ReadWriteLock,
     ResultNotKeptError,
-    TickResult,
     Semaphore,
     Term,
+    TickResult,
     connect,
 )
 from holdfast.core.driver import Driver, InspectQuery

@@ -94,6 +94,8 @@ export class Schedule {
       if (this.#isSuperseded(call)) return skipped('missed')
       if (claim.signal?.aborted) throw new AbortedError(`waiting for "${claim.lockName}"`, claim.signal.reason)
       try {
+        // Also while it waits for runs to end: a tick is new work.
+        this.#instance.assertOpen()
         const holder = await this.#instance.openFor({ ...claim, patienceMs: 0 })
         assertKeepsResults(holder, forMs)
         const outcome = await holder.acquire({ ...claim, patienceMs: 0 }, (end) => end)
@@ -154,7 +156,7 @@ export class Schedule {
 
   #yields(call: Call): boolean {
     const isSuperseded = this.#isSuperseded(call)
-    // A call that has left the queue waited for a run elsewhere. Whatever comes later runs by itself.
+    // A call that has left the queue waited for a run elsewhere. A later tick runs by itself.
     if (!this.#queue.includes(call)) return isSuperseded
     this.#hasYielded = isSuperseded && !this.#hasYielded
     return this.#hasYielded

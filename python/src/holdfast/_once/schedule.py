@@ -190,7 +190,7 @@ class Schedule:
 
     def _yields(self, call: _Call) -> bool:
         superseded = self._superseded(call)
-        # A call that has left the queue waited for a run elsewhere. Whatever comes later runs by itself.
+        # A call that has left the queue waited for a run elsewhere. A later tick runs by itself.
         if call not in self._queue:
             return superseded
         self._has_yielded = superseded and not self._has_yielded
