@@ -1,9 +1,10 @@
 // @ts-check
 // Builds dist/ from src/: tsc compiles it and writes the declarations, the files of protocol/ and the page of the
-// dashboard are embedded, and the modules are joined into few files. It builds into an empty folder, so that no file of
-// an earlier build remains, and replaces dist/ at the end, so that dist/ is complete at any time.
+// dashboard are embedded, and the modules are joined into few files, as ESM in dist/ and as CommonJS in dist/cjs/. It
+// builds into an empty folder, so that no file of an earlier build remains, and replaces dist/ at the end. So dist/ is
+// complete at any time.
 import { cpSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
-import { bundle } from './support/bundle.mjs'
+import { bundle, bundleForRequire } from './support/bundle.mjs'
 import { isMain, root, tsc } from './support/command.mjs'
 import { dashboardAssets } from './support/dashboard-assets.mjs'
 
@@ -17,8 +18,10 @@ export async function build() {
     const { code, output } = await tsc(['-p', 'tsconfig.build.json', '--outDir', modules])
     if (code === 0) {
       embedProtocol(modules)
+      unwrapImports(modules)
       writeFileSync(`${modules}/dashboard/assets.js`, await dashboardAssets())
       await bundle(modules, fresh)
+      await bundleForRequire(modules, `${fresh}/cjs`)
       cpSync(modules, fresh, { recursive: true, filter: (path) => !path.endsWith('.js') })
       swap(fresh, `${root}dist`, old)
     }
@@ -47,6 +50,27 @@ function embedProtocol(folder) {
     writeFileSync(`${folder}/${file}`, embedded)
   }
 }
+
+/**
+ * Removes the function that `rewriteRelativeImportExtensions` puts around a name that is not a literal. No such import
+ * of ours is relative, and bundlers read only the comments that are directly inside of `import()`.
+ *
+ * @param {string} folder
+ */
+function unwrapImports(folder) {
+  for (const file of readdirSync(folder, { recursive: true, encoding: 'utf8' })) {
+    if (!file.endsWith('.js')) continue
+    const code = readFileSync(`${folder}/${file}`, 'utf8')
+    if (!code.includes(WRAPPER)) continue
+    const unwrapped = code
+      .replace(new RegExp(`^var ${WRAPPER} = .*?^};\\n`, 'ms'), '')
+      .replaceAll(new RegExp(`\\bimport\\(\\s*${WRAPPER}\\((.+?)\\)\\s*\\)`, 'gs'), 'import($1)')
+    if (unwrapped.includes(WRAPPER)) throw new Error(`${file}: the import of a computed name has an unknown form`)
+    writeFileSync(`${folder}/${file}`, unwrapped)
+  }
+}
+
+const WRAPPER = '__rewriteRelativeImportExtension'
 
 /**
  * The text without comment lines, which are half of it. Migrations keep theirs, because users read the output of

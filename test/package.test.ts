@@ -37,7 +37,8 @@ describe('what is published', () => {
   test('is the built code, the stored format, docs, examples and project files, and nothing else', () => {
     const allowed = new RegExp(
       [
-        String.raw`^(?:dist/.+\.(?:js|d\.ts)|protocol/.+|docs/.+\.(?:md|svg|png)|examples/.+\.(?:md|ts|mjs|json|yml)`,
+        String.raw`^(?:dist/.+\.(?:js|d\.ts)|dist/cjs/package\.json|protocol/.+`,
+        String.raw`docs/.+\.(?:md|svg|png)|examples/.+\.(?:md|ts|mjs|json|yml)`,
         String.raw`(?:README|CHANGELOG|CONTRIBUTING|SECURITY)\.md|LICENSE|package\.json)$`,
       ].join('|'),
     )
@@ -48,7 +49,7 @@ describe('what is published', () => {
   })
 
   test('has declarations for every file but those that several entries share', () => {
-    const modules = files.filter((file) => /^dist\/(?!chunks\/).+\.js$/.test(file))
+    const modules = files.filter((file) => /^dist\/(?!cjs\/|chunks\/).+\.js$/.test(file))
     expect(modules.map((file) => file.replace(/\.js$/, '.d.ts')).filter((file) => !files.includes(file))).toEqual([])
   })
 
@@ -108,6 +109,8 @@ describe('a clean installation', () => {
   })
 })
 
+const LIB = ['ES2022', 'ESNext.Disposable', 'DOM']
+
 const hasSqlite = (): boolean => process.getBuiltinModule?.('node:sqlite') !== undefined
 
 /** Whether a version is in a range. Supports the ranges that our dependencies use. */
@@ -144,6 +147,21 @@ describe('in a project that installed it', () => {
     writeFileSync(join(consumer, 'use.js'), program)
     const { stdout, output } = await run(process.execPath, ['use.js'], { cwd: consumer })
     expect(stdout, output).toBe('true\n')
+  })
+
+  test('require() returns what import does, so that no class exists twice in a process', async () => {
+    const names = publicEntries().map(({ name }) => name)
+    const program = `
+      const names = ${JSON.stringify(names.filter((name) => name !== 'holdfast/nestjs'))}
+      const different = async (name) => {
+        const [required, imported] = [require(name), await import(name)]
+        return Object.keys(imported).some((key) => required[key] !== imported[key]) ? [name] : []
+      }
+      Promise.all(names.map(different)).then((found) => console.log(names.length, found.flat()))
+    `
+    writeFileSync(join(consumer, 'use.cjs'), program)
+    const { stdout, output } = await run(process.execPath, ['use.cjs'], { cwd: consumer })
+    expect(stdout, output).toBe(`${names.length - 1} []\n`)
   })
 
   test('the command exists, and prints its version', async () => {
@@ -221,48 +239,61 @@ describe('in a project that installed it', () => {
   })
 
   test.each([
-    { module: 'node16', moduleResolution: 'node16', lib: ['ES2022', 'ESNext.Disposable', 'DOM'], types: [] },
-    { module: 'nodenext', moduleResolution: 'nodenext', lib: ['ES2022', 'ESNext.Disposable'], types: ['node'] },
-    { module: 'esnext', moduleResolution: 'bundler', lib: ['ES2022', 'ESNext.Disposable', 'DOM'], types: [] },
-  ])('its types compile with $moduleResolution resolution, types: $types, and skipLibCheck off', async (options) => {
-    const folder = mkdtempSync(join(consumer, 'types-'))
-    if (options.types.length > 0) {
-      mkdirSync(join(folder, 'node_modules'))
-      for (const name of ['@types', 'undici-types']) {
-        symlinkSync(join(root, 'node_modules', name), join(folder, 'node_modules', name))
+    { type: 'module', module: 'node16', moduleResolution: 'node16', lib: LIB, types: [] },
+    {
+      type: 'module',
+      module: 'nodenext',
+      moduleResolution: 'nodenext',
+      lib: ['ES2022', 'ESNext.Disposable'],
+      types: ['node'],
+    },
+    { type: 'module', module: 'esnext', moduleResolution: 'bundler', lib: LIB, types: [] },
+    { type: 'commonjs', module: 'node16', moduleResolution: 'node16', lib: LIB, types: [] },
+    { type: 'commonjs', module: 'commonjs', moduleResolution: 'bundler', lib: LIB, types: [] },
+  ])(
+    'its types compile in $type with $moduleResolution resolution, types: $types, and skipLibCheck off',
+    async ({ type, ...options }) => {
+      const folder = mkdtempSync(join(consumer, 'types-'))
+      if (options.types.length > 0) {
+        mkdirSync(join(folder, 'node_modules'))
+        for (const name of ['@types', 'undici-types']) {
+          symlinkSync(join(root, 'node_modules', name), join(folder, 'node_modules', name))
+        }
       }
-    }
-    const imports = publicEntries().map(({ name }, index) => `import * as entry${index} from '${name}'`)
-    writeFileSync(
-      join(folder, 'use.ts'),
-      `${imports.join('\n')}
+      const imports = publicEntries().map(({ name }, index) => `import * as entry${index} from '${name}'`)
+      writeFileSync(
+        join(folder, 'use.ts'),
+        `${imports.join('\n')}
       import { DistributedLock, type Lease, LeaseLostError } from 'holdfast'
       import { memoryDriver } from 'holdfast/drivers/memory'
       export const entries = [${imports.map((_, index) => `entry${index}`).join(', ')}]
       const lock = new DistributedLock({ driver: memoryDriver() })
-      export const length: number = await lock.withLock('a', async (lease: Lease) => lease.lockName.length)
-      const result = await lock.acquire('a')
-      export const text: string = result.acquired ? result.lock.holderId : result.error
+      export async function use(): Promise<[number, string]> {
+        const length = await lock.withLock('a', async (lease: Lease) => lease.lockName.length)
+        const result = await lock.acquire('a')
+        return [length, result.acquired ? result.lock.holderId : result.error]
+      }
       export const isLost = (error: unknown) => error instanceof LeaseLostError && error.code === 'LEASE_LOST'
       `,
-    )
-    writeFileSync(
-      join(folder, 'tsconfig.json'),
-      JSON.stringify({
-        compilerOptions: {
-          ...options,
-          target: 'ES2022',
-          strict: true,
-          exactOptionalPropertyTypes: true,
-          noEmit: true,
-          skipLibCheck: false,
-        },
-        files: ['use.ts'],
-      }),
-    )
-    writeFileSync(join(folder, 'package.json'), JSON.stringify({ type: 'module' }))
-    const { code, output } = await tsc(['-p', folder])
-    expect(output).toBe('')
-    expect(code).toBe(0)
-  })
+      )
+      writeFileSync(
+        join(folder, 'tsconfig.json'),
+        JSON.stringify({
+          compilerOptions: {
+            ...options,
+            target: 'ES2022',
+            strict: true,
+            exactOptionalPropertyTypes: true,
+            noEmit: true,
+            skipLibCheck: false,
+          },
+          files: ['use.ts'],
+        }),
+      )
+      writeFileSync(join(folder, 'package.json'), JSON.stringify({ type }))
+      const { code, output } = await tsc(['-p', folder])
+      expect(output).toBe('')
+      expect(code).toBe(0)
+    },
+  )
 })

@@ -1,8 +1,9 @@
 // @ts-check
-import { readFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { isAbsolute, relative } from 'node:path'
 import { build } from 'rolldown'
 import { root } from './command.mjs'
+import { publicEntries } from './entries.mjs'
 
 /**
  * Joins compiled modules into few files: Node takes about half a millisecond to import a file, and the package has
@@ -12,17 +13,61 @@ import { root } from './command.mjs'
  * @param {string} dist the folder to write to
  */
 export async function bundle(modules, dist) {
+  await join(modules, { dir: dist, format: 'esm' }, entryNames())
+}
+
+/**
+ * The same as CommonJS, for tools that run modules in their own way, such as Jest. Node itself never uses it, because
+ * package.json names the ESM files for `require` as well, see docs/decisions/0033-commonjs-for-jest.md. Without
+ * comments, because no one reads it; the names stay, for stack traces.
+ *
+ * @param {string} modules the folder of the compiled modules
+ * @param {string} dist the folder to write to
+ */
+export async function bundleForRequire(modules, dist) {
+  const names = entryNames().filter((name) => !name.startsWith('cli/'))
+  const minify = { compress: false, mangle: false, codegen: { removeWhitespace: true } }
+  await join(modules, { dir: dist, format: 'cjs', exports: 'named', minify, comments: false }, names, [requireClients])
+  writeFileSync(`${dist}/package.json`, '{ "type": "commonjs", "sideEffects": false }\n')
+  for (const { types } of publicEntries()) {
+    const file = types.replace('./dist/', '')
+    const original = `${'../'.repeat(file.split('/').length)}${file.replace(/\.d\.ts$/, '.js')}`
+    writeFileSync(`${dist}/${file}`, `${DECLARATIONS}export * from '${original}'\n`)
+  }
+}
+
+/** The types of both builds are the same, so that a value of one can be passed to the other. */
+const DECLARATIONS = '// @ts-ignore: some modes of TypeScript do not know that Node can require an ES module.\n'
+
+/** Jest has no `import()` in CommonJS. What `require` returns gets the shape of what `import()` resolves to. */
+const requireClients = {
+  name: 'require clients',
+  transform(/** @type {string} */ code, /** @type {string} */ id) {
+    if (!id.endsWith('drivers/shared/optional-client.js')) return undefined
+    const required = code.replace(/\bawait import\([^()]*\bname\)/, 'namespaceOf(require(name))')
+    if (required === code) throw new Error(`${id}: there is no import of a client`)
+    return `${required}\nconst namespaceOf = (module) => ({ ...module, default: module })\n`
+  },
+}
+
+/**
+ * @param {string} modules
+ * @param {import('rolldown').OutputOptions} output
+ * @param {string[]} names the entries
+ * @param {import('rolldown').Plugin[]} plugins
+ */
+async function join(modules, output, names, plugins = []) {
   const pathOf = (/** @type {string} */ id) => relative(modules, id).replaceAll('\\', '/')
   await build({
     cwd: modules,
-    input: Object.fromEntries(entryNames().map((name) => [name, `./${name}.js`])),
+    input: Object.fromEntries(names.map((name) => [name, `./${name}.js`])),
     platform: 'node',
     external: (id) => !id.startsWith('.') && !isAbsolute(id),
     // As package.json says it to the bundlers of users.
     treeshake: { moduleSideEffects: false },
+    plugins,
     output: {
-      dir: dist,
-      format: 'esm',
+      ...output,
       entryFileNames: '[name].js',
       // A module that is imported on demand keeps its path.
       chunkFileNames: ({ name, facadeModuleId }) =>
@@ -60,7 +105,9 @@ const GROUPS = [
 /** What is imported or started by its path: the files that package.json names, and the heartbeat's worker. */
 function entryNames() {
   const { exports, bin } = JSON.parse(readFileSync(`${root}package.json`, 'utf8'))
-  const files = targets([exports, bin]).flatMap((target) => /^(?:\.\/)?dist\/(.+)\.js$/.exec(target)?.[1] ?? [])
+  const files = targets([exports, bin]).flatMap(
+    (target) => /^(?:\.\/)?dist\/(?!cjs\/)(.+)\.js$/.exec(target)?.[1] ?? [],
+  )
   return [...new Set(files), 'core/lease/heartbeat-thread-entry']
 }
 

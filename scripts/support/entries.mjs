@@ -8,12 +8,12 @@ import { root } from './command.mjs'
  * @returns {{ name: string, types: string }[]} the name to import, and its declarations below the root
  */
 export function publicEntries() {
-  /** @type {{ name: string, exports: Record<string, { types: string } | string | null> }} */
+  /** @type {{ name: string, exports: Record<string, { types: { default: string } } | string | null> }} */
   const manifest = JSON.parse(readFileSync(`${root}package.json`, 'utf8'))
   const hidden = Object.keys(manifest.exports).filter((path) => manifest.exports[path] === null)
   return Object.entries(manifest.exports).flatMap(([path, target]) => {
     if (target === null || typeof target === 'string') return []
-    const { types } = target
+    const types = target.types.default
     return fill(types).flatMap((star) => {
       const at = path.replace('*', star)
       if (hidden.some((pattern) => at.startsWith(pattern.replace('*', '')))) return []

@@ -293,7 +293,8 @@ export class MissingClientError extends HoldfastError {
 
   constructor(driver: string, packages: readonly string[], options?: ErrorOptions) {
     const commands = packages.map((each) => `npm install ${each}`).join(', or ')
-    super(`${driver} needs a client that is not installed: ${commands}`, options)
+    const hint = 'A bundle or a traced build needs it in node_modules where it runs, see docs/guides/bundlers.md'
+    super(`${driver} needs a client that is not installed: ${commands}. ${hint}`, options)
     this.packages = packages
   }
 }

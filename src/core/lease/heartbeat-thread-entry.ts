@@ -5,9 +5,10 @@ import { Emitter } from '../events.ts'
 import { messageOf } from '../foreign-errors.ts'
 import { StoreClient } from '../store/store-client.ts'
 import { isPast, systemClock } from '../time/clock.ts'
+import { queueMicrotask } from '../time/native-time.ts'
 import { systemRandom } from '../time/random.ts'
 import { Scheduler } from '../time/scheduler.ts'
-import { createHeartbeat, type LocalRenewer } from './local-renewer.ts'
+import { createHeartbeat, type LocalHeartbeat, type LocalRenewer } from './local-renewer.ts'
 import { type Loss, NOT_RENEWED, type Renewable, type RenewMode } from './renewer.ts'
 import { publishDeadline, publishLoss, type Slot } from './shared-deadlines.ts'
 import type { FromWorker, RenewRequest, ToWorker, WorkerStart } from './thread-messages.ts'
@@ -26,22 +27,24 @@ let receive = (message: ToWorker): void => {
 }
 parentPort?.on('message', (message: ToWorker) => receive(message))
 
-const module = (await import(/* webpackIgnore: true */ /* @vite-ignore */ reopen.module)) as Record<
-  string,
-  (...args: readonly unknown[]) => Promise<Driver>
->
-const driver = await (module[reopen.name] as (...args: readonly unknown[]) => Promise<Driver>)(...reopen.args)
-const store = new StoreClient(driver, { clock, random, callTimeoutMs })
-const heartbeat = createHeartbeat({
-  clock,
-  random,
-  store,
-  scheduler,
-  events,
-  onDeadline: (lease, deadline) => publishDeadline((lease as WorkerLease).slot, deadline),
-  // A main thread that hangs must not keep its locks: its leases expire unless it runs again before that.
-  isPaused: () => clock.now().monotonicMs - Number(Atomics.load(lastAlive, 0)) >= stalledAfterMs,
-})
+let heartbeat: LocalHeartbeat
+
+async function openHeartbeat(): Promise<LocalHeartbeat> {
+  const module = (await import(
+    /* webpackIgnore: true */ /* turbopackIgnore: true */ /* @vite-ignore */ reopen.module
+  )) as Record<string, (...args: readonly unknown[]) => Promise<Driver>>
+  const driver = await (module[reopen.name] as (...args: readonly unknown[]) => Promise<Driver>)(...reopen.args)
+  return createHeartbeat({
+    clock,
+    random,
+    store: new StoreClient(driver, { clock, random, callTimeoutMs }),
+    scheduler,
+    events,
+    onDeadline: (lease, deadline) => publishDeadline((lease as WorkerLease).slot, deadline),
+    // A main thread that hangs must not keep its locks: its leases expire unless it runs again before that.
+    isPaused: () => clock.now().monotonicMs - Number(Atomics.load(lastAlive, 0)) >= stalledAfterMs,
+  })
+}
 
 class WorkerLease implements Renewable {
   readonly slot: Slot
@@ -95,7 +98,7 @@ class WorkerLease implements Renewable {
 
 const post = (message: FromWorker): void => parentPort?.postMessage(message)
 
-receive = (message) => {
+function handle(message: ToWorker): void {
   if (message.type === 'start') leases.set(message.ref.claimId, new WorkerLease(message))
   else if (message.type === 'renew') void renew(message)
   else {
@@ -121,5 +124,18 @@ events.on('renewalFailed', ({ claimId, error }) => {
   post({ type: 'renewal failed', id: claimId, error: messageOf(error) })
 })
 
-post({ type: 'opened' })
-for (const message of early) receive(message)
+// Not a top-level await: CommonJS has none, and minifiers reject it in a file that they take for a script.
+openHeartbeat().then(
+  (opened) => {
+    heartbeat = opened
+    post({ type: 'opened' })
+    receive = handle
+    for (const message of early) receive(message)
+  },
+  (error: unknown) => {
+    // Outside of the promise: it must end the thread with every value of `--unhandled-rejections`.
+    queueMicrotask(() => {
+      throw error
+    })
+  },
+)

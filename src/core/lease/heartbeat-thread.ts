@@ -40,9 +40,18 @@ export interface ThreadOptions {
  * the whole application a second time
  */
 export function threadHeartbeat(options: ThreadOptions): (parts: HeartbeatParts) => Heartbeat {
-  // In a bundle this is the URL of the bundle, or undefined.
-  if (!/\/heartbeat-thread\.[jt]s$/.test(import.meta.url ?? '')) throw new UnsupportedError(BUNDLED)
+  if (!isFileOfThePackage()) throw new UnsupportedError(BUNDLED)
   return (parts) => new ThreadHeartbeat(parts, options)
+}
+
+/**
+ * In a bundle, the URL is that of the bundle, or undefined. webpack and Turbopack write the path that the file had on
+ * the machine that built the bundle.
+ */
+function isFileOfThePackage(): boolean {
+  const url = import.meta.url ?? ''
+  const { existsSync } = process.getBuiltinModule('node:fs')
+  return /^file:.*\/heartbeat-thread\.[jt]s$/.test(url) && existsSync(new URL(url))
 }
 
 const BUNDLED =
@@ -166,7 +175,8 @@ class ThreadHeartbeat implements Heartbeat, HeartbeatThread {
   }
 
   #startWorker(): Worker {
-    const file = new URL('./heartbeat-thread-entry.js', import.meta.url)
+    // Not `new URL('./…', import.meta.url)`: bundlers would add the file to each bundle of the package.
+    const file = new URL(import.meta.url.replace(/\.[jt]s$/, '-entry.js'))
     // Imported when it is needed: it would be a tenth of the time that an import of the package takes.
     const { Worker } = process.getBuiltinModule('node:worker_threads')
     const worker = new Worker(file, { workerData: this.#start, name: 'holdfast-heartbeat' })
