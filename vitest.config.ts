@@ -8,7 +8,7 @@ const [replaced, folder] = process.env['HOLDFAST_TEST_CLIENT']?.split('=') ?? []
 export default defineConfig({
   ...(replaced && folder && { resolve: { alias: [{ find: new RegExp(`^${replaced}$`), replacement: folder }] } }),
   test: {
-    include: ['test/**/*.test.ts'],
+    include: ['test/**/*.test.ts', ...(process.env['HOLDFAST_MATRIX_TOOL'] ? ['test/tools/*.matrix.ts'] : [])],
     globalSetup: ['test/harness/global-setup.ts'],
     reporters: ['dot'],
     // The tests wait more than they compute: with three files at a time, two cores are idle for a third of the time.

@@ -6,6 +6,9 @@
 //   npm run matrix -- sqlite            the SQLite driver: versions of Node, and clients
 //   npm run matrix -- redis             the Redis and Redlock drivers: servers and clients
 //   npm run matrix -- valkey            the rows with a driver, Node, client or server that begins with this word
+//   npm run matrix -- bundlers          bundlers, each on SQLite, Redis and PostgreSQL
+//   npm run matrix -- runners           test runners with their module systems, on the same stores
+//   npm run matrix -- typescript        versions of TypeScript, with each way to find a module
 //   npm run matrix -- sqlite --others   also the tests of the core and the primitives, which need no store
 //
 // The first run fetches what is missing into the user's cache: Node and clients with npm, servers of other Debian
@@ -15,6 +18,7 @@ import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs'
 import { build } from './build.mjs'
 import { redisRows } from './matrix/redis.mjs'
 import { sqliteRows } from './matrix/sqlite.mjs'
+import { toolRows } from './matrix/tools.mjs'
 import { root, run } from './support/command.mjs'
 
 /**
@@ -30,7 +34,7 @@ import { root, run } from './support/command.mjs'
  */
 
 const words = process.argv.slice(2).filter((word) => !word.startsWith('--'))
-const rows = [...sqliteRows({ others: process.argv.includes('--others') }), ...redisRows()]
+const rows = [...sqliteRows({ others: process.argv.includes('--others') }), ...redisRows(), ...toolRows()]
 const asked = rows.filter(
   (row) => words.length === 0 || words.some((word) => row.words.some((each) => fits(each, word))),
 )

@@ -8,15 +8,17 @@ import { run } from './command.mjs'
 const cache = join(process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache'), 'holdfast', 'matrix')
 
 /**
- * Installs an npm package into its own folder.
+ * Installs npm packages into a folder of their own.
  *
  * @param {string} name
- * @param {string} what
+ * @param {string} what the packages, separated by spaces
  */
 export function installed(name, what) {
   return once(name, what, async (folder) => {
     writeFileSync(join(folder, 'package.json'), '{ "private": true }\n')
-    const { code, output } = await run('npm', ['install', '--no-audit', '--no-fund', what], { cwd: folder })
+    const { code, output } = await run('npm', ['install', '--no-audit', '--no-fund', ...what.split(' ')], {
+      cwd: folder,
+    })
     if (code !== 0) throw new Error(`npm could not install ${what}:\n${output}`)
   })
 }
