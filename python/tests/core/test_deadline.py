@@ -48,3 +48,14 @@ def test_an_older_confirmation_proves_nothing_new() -> None:
     deadline.confirmed(first)
     assert deadline.at == at == trusted_until(Instant(1_500, 50_500), 1_000)
     assert deadline.unanswered_ms == math.inf
+
+
+def test_an_answer_that_two_threads_get_at_once_does_not_undo_a_loss() -> None:
+    deadline = LeaseDeadline(SENT, 1_000)
+    renewal = deadline.sending(Instant(1_100, 50_100), 1_000)
+    # One thread has just seen that the lease is held, and the other one learns that the store has lost it.
+    deadline.end()
+    deadline.confirmed(renewal)
+    assert deadline.at.is_past(Instant(1_101, 50_101))
+    deadline.confirmed(deadline.sending(Instant(1_200, 50_200), 1_000))
+    assert deadline.at.is_past(Instant(1_201, 50_201))

@@ -38,7 +38,7 @@ class LeaseDeadline:
     arrived last. A renewal without an answer may still arrive at any later moment.
     """
 
-    __slots__ = ("at", "ends_at_ms", "unanswered_ms", "_in_flight")
+    __slots__ = ("at", "ends_at_ms", "unanswered_ms", "_in_flight", "_has_ended")
 
     def __init__(self, sent: Instant, ttl_ms: float, unanswered_ms: float = math.inf) -> None:
         self.at = trusted_until(sent, ttl_ms)
@@ -47,6 +47,7 @@ class LeaseDeadline:
         self.unanswered_ms = unanswered_ms
         """The shortest TTL that was sent and never answered. It may still arrive."""
         self._in_flight: Optional[list[RenewalInFlight]] = None
+        self._has_ended = False
 
     def sending(self, sent: Instant, ttl_ms: float) -> RenewalInFlight:
         """Call it before a renewal is sent: from then on the lease may end as early as the renewal says."""
@@ -66,7 +67,7 @@ class LeaseDeadline:
         proven_ms = min(renewal.proven_ms, self.unanswered_ms)
         at = trusted_until(renewal.sent, proven_ms)
         # A renewal that was sent before one that is already confirmed proves nothing new.
-        if at.monotonic_ms > self.at.monotonic_ms:
+        if at.monotonic_ms > self.at.monotonic_ms and not self._has_ended:
             self.at = at
             self.ends_at_ms = renewal.sent.monotonic_ms + proven_ms
 
@@ -75,7 +76,8 @@ class LeaseDeadline:
         self.unanswered_ms = min(self.unanswered_ms, renewal.ttl_ms)
 
     def end(self) -> None:
-        """It cannot be relied on any more."""
+        """It cannot be relied on any more. An answer that another thread is just reading changes nothing about that."""
+        self._has_ended = True
         self.at = Instant(-math.inf, -math.inf)
 
     def _settle(self, renewal: RenewalInFlight) -> None:
