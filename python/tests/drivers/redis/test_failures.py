@@ -9,6 +9,8 @@ import pytest
 import redis
 import redis.asyncio
 from holdfast.core.driver import Claim, Grant, InspectQuery, LeaseRef, Refusal
+from holdfast.drivers._redis.dial import Dial
+from holdfast.drivers._redis.wire import Wire
 from holdfast.drivers.redis import RedisDriver, open_redis, redis_driver
 from holdfast.errors import ClosedError, StoreError
 
@@ -333,3 +335,28 @@ async def test_an_unexpected_reply_grants_nothing(lock_name):
         for _ in range(6):
             assert isinstance(await error_of(driver.acquire([claim_on(lock_name)])), StoreError)
     server.close()
+
+
+async def test_no_command_overtakes_one_that_has_waited_for_the_connection(redis_url, lock_name):
+    wire = Wire(Dial(port=port_of(redis_url)), 30)
+    try:
+        waiting = asyncio.ensure_future(wire.exchange([("SET", lock_name, "1", "PX", "10000")]))
+        while wire._connection is None:
+            await asyncio.sleep(0)
+        # In the turn in which the connection is there: the task above has not run since.
+        assert await wire.exchange([("GET", lock_name)]) == [b"1"]
+        assert await waiting == [b"OK"]
+    finally:
+        await wire.close()
+
+
+async def test_a_command_that_is_cancelled_while_it_waits_for_the_connection_is_not_sent(redis_url, lock_name):
+    wire = Wire(Dial(port=port_of(redis_url)), 30)
+    try:
+        waiting = asyncio.ensure_future(wire.exchange([("SET", lock_name, "1", "PX", "10000")]))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        assert await wire.exchange([("GET", lock_name)]) == [None]
+        assert waiting.cancelled()
+    finally:
+        await wire.close()

@@ -20,6 +20,7 @@ from .replies import Replies
 
 Command = Sequence[str]
 C = TypeVar("C", bound="Connection")
+_TURNS_TO_READ = 3
 
 
 async def opened(connection: C, dial: Dial) -> C:
@@ -31,6 +32,10 @@ async def opened(connection: C, dial: Dial) -> C:
             for reply in await connection.exchange(login) if login else []:
                 if isinstance(reply, Exception):
                     raise reply
+            # What the server says without being asked, such as that it has too many connections, must not be taken
+            # for the reply to the first command.
+            for _ in range(_TURNS_TO_READ):
+                await asyncio.sleep(0)
         if connection.ended is not None:
             raise connection.ended
         return connection

@@ -10,7 +10,7 @@ import asyncio
 import os
 from typing import Any, Optional, Sequence
 
-from ...core.tasks import ignore_outcome, start_task
+from ...core.tasks import start_task
 from .connection import Command, Connection, opened
 from .dial import Dial
 
@@ -23,42 +23,53 @@ class Wire:
         self._timeout_seconds = timeout_seconds
         self._connection: Optional[Connection] = None
         self._connecting: Optional[asyncio.Task[Connection]] = None
+        self._waiting: list[_Waiting] = []
+        """The commands that wait for the connection, in their order."""
         self._closed = False
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """See `Connection.exchange`."""
+        """See `Connection.exchange`. A call that is cancelled while it waits for the connection sends nothing."""
         loop, found = asyncio.get_running_loop(), self._connection
         if found is None or found.ended or found.loop is not loop or found.process != os.getpid():
-            found = await self._connected(loop)
+            return await (await self._after_connecting(commands, loop))
         return await found.exchange(commands)
 
-    async def _connected(self, loop: asyncio.AbstractEventLoop) -> Connection:
+    def _after_connecting(self, commands: Sequence[Command], loop: asyncio.AbstractEventLoop) -> _Sent:
         if self._closed:
             raise ConnectionError("the connection was closed")
         if self._connecting is None or self._connecting.get_loop() is not loop:
-            self._connecting = start_task(self._connect())
-            self._connecting.add_done_callback(ignore_outcome)
-        connecting = self._connecting
-        try:
-            # Shielded: several calls wait for one connection, and none of them may take it away from the others.
-            return await asyncio.shield(connecting)
-        except asyncio.CancelledError:
-            # Closing has cancelled the connection, not this call. The core would take it for the end of its own task.
-            if self._closed and connecting.cancelled():
-                raise ConnectionError("the connection was closed") from None
-            raise
+            waiting = self._waiting = []
+            self._connecting = start_task(opened(Connection(self._timeout_seconds), self._dial))
+            self._connecting.add_done_callback(lambda connecting: self._connected(connecting, waiting))
+        sent: _Sent = loop.create_future()
+        self._waiting.append((commands, sent))
+        return sent
 
-    async def _connect(self) -> Connection:
-        connection = Connection(self._timeout_seconds)
-        try:
-            await opened(connection, self._dial)
-            # Closing may have cancelled this task when the connection was already there, which has no effect.
+    def _connected(self, connecting: asyncio.Task[Connection], waiting: Sequence[_Waiting]) -> None:
+        """Sends what waits in the step in which the connection can be used: the next command must not overtake it."""
+        if self._connecting is connecting:
+            self._connecting = None
+        connection: Optional[Connection] = None
+        error: Optional[Exception] = None
+        if connecting.cancelled():
+            error = ConnectionError("the connection was closed" if self._closed else "connecting was cancelled")
+        elif (failed := connecting.exception()) is not None:
+            # Any other exception ends the event loop, and is raised once.
+            error = failed if isinstance(failed, Exception) else ConnectionError("connecting was interrupted")
+        else:
+            connection = self._connection = connecting.result()
+            # Closing may have cancelled the task when the connection was already there, which has no effect.
             if self._closed:
                 connection.close()
-            self._connection = connection
-            return connection
-        finally:
-            self._connecting = None
+        for commands, sent in waiting:
+            if sent.done():
+                continue
+            try:
+                if connection is None:
+                    raise error or ConnectionError("not connected")
+                sent.set_result(connection.exchange(commands))
+            except Exception as failure:
+                sent.set_exception(failure)
 
     def drop(self) -> None:
         """Connects anew for the next command. Commands in flight fail."""
@@ -75,5 +86,11 @@ class Wire:
         if connecting is not None and connecting.get_loop() is loop:
             connecting.cancel()
             await asyncio.wait({connecting}, timeout=1)
+            connection = self._connection or connection
         if connection is not None and connection.loop is loop:
             await connection.gone()
+
+
+_Sent = asyncio.Future[asyncio.Future[list[Any]]]
+"""What was sent, as a future for its replies."""
+_Waiting = tuple[Sequence[Command], _Sent]
