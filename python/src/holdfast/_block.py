@@ -6,7 +6,7 @@ import asyncio
 import sys
 from contextlib import ExitStack
 from contextvars import Context
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Optional, Sequence, Type, TypeVar
 
 from ._inner_lease import InnerLease, beneath
@@ -76,8 +76,18 @@ class LeaseBlock(Generic[T]):
                 frame.inner.remove(entered)
 
     async def __aenter__(self) -> T:
-        value = await self.enter(is_in_generator(sys._getframe().f_back), asyncio.current_task())
-        self.begin_running()
+        return await self.enter_from(sys._getframe().f_back)
+
+    async def enter_from(self, frame: Optional[FrameType]) -> T:
+        """Enters and begins, for the `async with` in this frame of Python."""
+        task = asyncio.current_task()
+        value = await self.enter(is_in_generator(frame), task)
+        try:
+            self.begin_running()
+        except BaseException as error:
+            # `async with` does not leave a block that it has not entered.
+            await self.leave(error, task)
+            raise
         return value
 
     def begin_running(self) -> None:
@@ -93,8 +103,12 @@ class LeaseBlock(Generic[T]):
                 events.emit(event)
                 if self._around is None:
                     self._around = ExitStack()
-                for around in event.around:
-                    self._around.enter_context(around)
+                try:
+                    for around in event.around:
+                        self._around.enter_context(around)
+                except BaseException:
+                    self.end_running(*sys.exc_info())
+                    raise
 
     def end_running(self, *exc_info: Any) -> None:
         around, self._around = self._around, None
@@ -142,8 +156,10 @@ class LeaseBlock(Generic[T]):
         exc: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        self.end_running(exc_type, exc, traceback)
-        await self.leave(exc, asyncio.current_task())
+        try:
+            self.end_running(exc_type, exc, traceback)
+        finally:
+            await self.leave(exc, asyncio.current_task())
 
     async def leave(self, exc: Optional[BaseException], runner: object) -> None:
         leases, self._leases = self._leases, ()

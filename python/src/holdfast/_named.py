@@ -12,7 +12,6 @@ from ._block import LeaseBlock
 from ._entered import Entered
 from ._locked import coroutine_function, runs_under
 from ._options import EXCLUSIVE, LockOptions, overridden
-from ._reentry import is_in_generator
 from ._result import LockResult
 from .core.arguments import Seconds, check_lock_name
 from .core.lease import Lease
@@ -107,7 +106,7 @@ class NamedLock:
     async def __aenter__(self) -> Lease:
         frame, task = sys._getframe().f_back, asyncio.current_task()
         block = self._lock._claims.block(self._lock_name, EXCLUSIVE, self._options)
-        lease = await block.enter(is_in_generator(frame), task)
+        lease = await block.enter_from(frame)
         self._entered.add(frame, task, block)
         return lease
 
@@ -117,8 +116,8 @@ class NamedLock:
         exc: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        task = asyncio.current_task()
-        await self._entered.take(sys._getframe().f_back, task).leave(exc, task)
+        block = self._entered.take(sys._getframe().f_back, asyncio.current_task())
+        await block.__aexit__(exc_type, exc, traceback)
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         """`@payment` runs each call of a coroutine function under the lock. A call whose lock is held raises

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import threading
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, AsyncIterator, Callable, Iterator, List
@@ -287,6 +288,25 @@ async def test_failure_86_a_listener_that_raises_costs_a_warning_and_nothing_els
         (logging.WARNING, f'a listener of "{name}" raised an error')
         for name in ("requested", "acquired", "running", "released")
     ]
+
+
+@contextmanager
+def raising(at: str) -> Iterator[None]:
+    if at == "begin":
+        raise ValueError("begin")
+    yield
+    raise ValueError("end")
+
+
+@pytest.mark.parametrize("at", ["begin", "end"])
+@pytest.mark.parametrize("named", [False, True])
+async def test_what_running_puts_around_a_block_cannot_keep_it_from_releasing(locks, at, named):
+    lock = locks()
+    lock.on("running", lambda event: event.around.append(raising(at)))
+    with pytest.raises(ValueError, match=at):
+        async with lock.named("a") if named else lock.lock("a"):
+            pass
+    assert locks.holders == 0
 
 
 async def test_a_listener_that_returns_a_coroutine_is_warned_of(locks, caplog):
