@@ -126,6 +126,26 @@ def test_rule_6_an_interrupt_at_any_line_leaves_nothing_behind(
     assert step > 20
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_rule_6_an_interrupt_at_any_line_of_a_hand_over_leaves_no_lock_without_its_text(
+    lock: SyncDistributedLock, other: SyncDistributedLock
+) -> None:
+    holder = lock._inner._instance.current
+    assert holder is not None
+    texts: List[str] = []
+    where: Optional[Tuple[str, int]] = ("", 0)
+    step = 0
+    while where is not None:
+        step += 1
+        lease = lock.hold(f"job:{step}")
+        where = interrupted_at(step, lambda: texts.append(lease.serialize()), KeyboardInterrupt)
+        if not texts:
+            lease.release()
+            until(lambda: not (holder._in_flight.count or holder._store.background.count))
+            assert not other.is_locked(f"job:{step}"), f"locked without a holder after an interrupt at {where}"
+    assert step > 10 and other.restore(texts.pop()).release()
+
+
 def test_rule_6_an_interrupt_between_taking_a_job_and_starting_it_leaves_nothing_behind(
     url: str, other: SyncDistributedLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -563,8 +563,7 @@ class HeldLease(Lease):
             # the one that the other process relies on.
             await self._renewer.settled()
         except asyncio.CancelledError:
-            self.own.withdraw(context.store, self.ref)
-            await self.own.wait_withdrawn()
+            await self.withdraw()
             raise
         finally:
             context.in_flight.end()
@@ -586,6 +585,11 @@ class HeldLease(Lease):
                 self._max_hold_ms - held_ms,
             )
         )
+
+    async def withdraw(self) -> None:
+        """Ends a lease in the store that was handed over to a caller who does not get the text."""
+        self.own.withdraw(self.context.store, self.ref)
+        await self.own.wait_withdrawn()
 
     def begin_release(self) -> asyncio.Future[bool]:
         return self._release(self._min_hold_ms, "released")

@@ -10,11 +10,12 @@ from types import TracebackType
 from typing import Any, Callable, Coroutine, Generic, Literal, Mapping, Optional, Type, TypeVar, Union
 
 from .._block import LeaseBlock
+from .._inner_lease import beneath
 from .._reentry import is_in_generator, leave_ended_frames
 from .._result import LockResult, NotAcquired
 from ..core.arguments import Seconds, wait_ms_from
 from ..core.emitter import current_frame
-from ..core.lease import Lease
+from ..core.lease import HeldLease, Lease
 from ..core.lock_info import LockInfo
 from ..errors import HoldfastError, LeaseLostError
 from .portal import portal, run_surely
@@ -142,7 +143,13 @@ class SyncLease:
 
     def serialize(self) -> str:
         """Hands the lease over to another process. See `Lease.serialize`. The text is a secret."""
-        return portal().run(self._lease.serialize())
+        held = beneath(self._lease)
+
+        async def withdraw(_: str) -> None:
+            if isinstance(held, HeldLease):
+                await held.withdraw()
+
+        return portal().run(self._lease.serialize(), withdraw)
 
     def __enter__(self) -> SyncLease:
         return self
