@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Awaitable, Callable
 
 import asyncpg
+import psycopg
 import pytest
 from holdfast import DistributedLock
 from holdfast.core.driver import Grant, InspectQuery, Refusal
@@ -230,3 +231,30 @@ async def test_failure_70_the_snapshot_of_a_waiter_is_seconds_old(
 
 async def _is_held(driver: PostgresAdvisoryDriver, name: str) -> bool:
     return bool((await driver.inspect(InspectQuery(lock_name=name))).leases)
+
+
+async def test_a_program_that_cancels_all_tasks_and_goes_on_leaves_no_lock_behind(
+    driver: PostgresAdvisoryDriver, admin: asyncpg.Pool, postgres_url: str
+) -> None:
+    name = unique("cancelled")
+    claim = claim_on(name, waiter_ttl_ms=30_000)
+    await driver.listen(Listener())
+    with psycopg.connect(postgres_url, autocommit=True) as holder:
+        # It blocks the event loop, which has not read the grant when it cancels the tasks.
+        holder.execute("SELECT pg_advisory_lock(%s)", [advisory_key(name)])
+        [refusal] = await driver.acquire([claim])
+        assert isinstance(refusal, Refusal)
+        await until("the waiter", lambda: pids(admin, name, granted=False))
+        holder.execute("SELECT pg_advisory_unlock(%s)", [advisory_key(name)])
+        until_granted = "SELECT 1 FROM pg_locks WHERE granted AND (classid::bigint << 32 | objid::bigint) = %s"
+        while not holder.execute(until_granted, [advisory_key(name)]).fetchall():
+            pass
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await driver.release([ref_of(claim)])
+    await until("the end of the lock", lambda: has_none(admin, name))
+    assert await is_free(driver, name)
+
+
+async def has_none(admin: asyncpg.Pool, lock_name: str) -> bool:
+    return await pids(admin, lock_name) == []

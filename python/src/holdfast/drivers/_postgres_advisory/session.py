@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Awaitable, Callable, List, Mapping, Optional, Sequence
 
-from ...core.tasks import ignore_outcome, settles_within, start_task
+from ...core.tasks import ignore_outcome, settles_within, start_call
 from ...errors import HoldfastError, StoreError, UnsupportedError
 from .._postgres.connections import NotSentError, Opener, Row
 from .._postgres.errors import IN_TRANSACTION, sql_state, store_error_from
@@ -236,6 +236,11 @@ class Session:
                 # A cancel that arrives just after a lock was taken ends the statement, but not the lock.
                 await self._release_taken(requests)
             raise
+        except asyncio.CancelledError:
+            # The program cancels all tasks that it finds, and goes on. The server may have taken the locks before.
+            self._possible_locks.extend(requests)
+            self._destroy(ConnectionError("a request for a lock was cancelled from outside"))
+            raise
         finally:
             for each in requests:
                 self._locks_in_flight.remove(each)
@@ -324,7 +329,7 @@ class Session:
 
     def _closing_task(self) -> "asyncio.Task[None]":
         if self._closing is None:
-            self._closing = start_task(self._close())
+            self._closing = start_call(self._close())
             self._closing.add_done_callback(ignore_outcome)
         return self._closing
 
