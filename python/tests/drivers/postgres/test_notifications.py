@@ -105,7 +105,9 @@ async def test_failure_38_a_role_that_may_read_all_tables_can_forge_neither_a_gr
         # It arrives after the forged ones: the server delivers in the order of commits.
         assert await driver.release([lease_of(held, grant)]) == [True]
         await heard.wait_for("granted", claim_id)
-        assert heard.events == [("granted", claim_id)]
+        # Forced releases of other tests are published to every client of the server.
+        heard_of_it = [each for each in heard.events if each[0] != "lost" or each[1] == claim_id]
+        assert heard_of_it == [("granted", claim_id)]
         [lease] = (await driver.inspect(InspectQuery(lock_name=lock_name))).leases
         assert heard.grants[claim_id].fencing_token == lease.fencing_token < MOST_TOKEN
 
