@@ -13,6 +13,8 @@ import pytest
 from holdfast.core.driver import ANY_TOKEN, Grant, InspectQuery, Renewal
 from holdfast.drivers._postgres import deadlines
 from holdfast.drivers._postgres.own_pool import OwnPool
+from holdfast.drivers._postgres.psycopg_client import open_psycopg
+from holdfast.drivers._postgres.url import postgres_url as parsed_url
 from holdfast.errors import StoreError
 from support.names import unique
 from support.postgres import EVERY_CLIENT, Heard, claim_on, connected, grant_of, lease_of, opened, refusal_of, until
@@ -301,3 +303,20 @@ async def test_nothing_is_sent_on_the_parents_connections_after_a_fork(
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 0
         assert await driver.release([lease_of(claim, grant)]) == [True]
+
+
+async def test_calls_that_were_cancelled_do_not_keep_psycopg_from_connecting_again(postgres_url: str) -> None:
+    """The event loop refused a new socket with the number of one that it still watched, for as long as it ran."""
+    pool = open_psycopg(parsed_url(postgres_url)[0])
+    try:
+        for _ in range(3):
+            assert await pool.query("SELECT 1 AS found", []) == [{"found": 1}]
+            call = asyncio.ensure_future(pool.query("SELECT pg_sleep(2)", []))
+            # It is sent when the event loop has turned a few times.
+            await asyncio.sleep(0.05)
+            call.cancel()
+            await asyncio.wait({call})
+            assert call.cancelled()
+        assert await pool.query("SELECT 1 AS found", []) == [{"found": 1}]
+    finally:
+        await pool.close()

@@ -20,6 +20,8 @@ _IN_TRANSACTION = (2, 3)
 """`pq.TransactionStatus.INTRANS` and `INERROR`. While a statement is in flight, the status says only that."""
 _MAX_LOOKS = 5
 _LOOK_AGAIN_SECONDS = 0.02
+_ENDING_SECONDS = 1.0
+"""How long a statement may take to notice that its socket was shut down."""
 _NOT_AUTOCOMMIT = (
     "the connection that was passed to the driver is not in autocommit mode: each statement would begin a transaction, "
     "which stays open. Connect with autocommit=True, or pass a URL or a pool"
@@ -126,13 +128,14 @@ class PsycopgConnection:
                 # Never cancelled: psycopg would leave the connection in the middle of an answer.
                 done, _ = await asyncio.wait({work}, timeout=seconds)
             except asyncio.CancelledError:
+                work.add_done_callback(ignore_outcome)
                 if not self.is_callers:
                     shut_down(self._connection)
-                work.add_done_callback(ignore_outcome)
+                    await _ended(work)
                 raise
             if not done:
                 shut_down(self._connection)
-                await asyncio.wait({work}, timeout=1)
+                await asyncio.wait({work}, timeout=_ENDING_SECONDS)
                 work.add_done_callback(ignore_outcome)
                 raise asyncio.TimeoutError("PostgreSQL did not answer in time")
         try:
@@ -220,6 +223,19 @@ class PsycopgConnection:
     def _forget_watcher(self) -> None:
         self._on_end = self._on_notification = None
         self._stop_watching()
+
+
+async def _ended(work: asyncio.Future[Any]) -> None:
+    """Psycopg watches the socket until its statement has ended. If the socket were closed before, the event loop would
+    refuse every later connection whose socket has the same number. For a caller that was cancelled, and may be again.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _ENDING_SECONDS
+    while not work.done() and loop.time() < until:
+        try:
+            await asyncio.wait({work}, timeout=until - loop.time())
+        except asyncio.CancelledError:
+            pass
 
 
 async def execute(
