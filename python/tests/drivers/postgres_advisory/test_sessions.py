@@ -499,3 +499,23 @@ async def test_parts_of_a_url_that_mean_nothing_here_are_refused() -> None:
 
 async def _none(found: Awaitable[Any]) -> bool:
     return not await found
+
+
+async def test_a_release_that_is_cancelled_before_it_is_sent_leaves_no_lock_behind(
+    open_driver: OpenDriver, admin: asyncpg.Pool
+) -> None:
+    driver, claim = await open_driver(), claim_on(unique("cancelled"))
+    grant = await granted(driver, claim)
+    session = driver._main.current
+    assert session is not None
+    async with session._opened.connection._turn:
+        release = asyncio.ensure_future(driver.release([ref_of(claim, grant)]))
+        while session.leases:
+            await asyncio.sleep(0)
+        release.cancel()
+        await asyncio.wait({release})
+
+    async def is_gone() -> bool:
+        return await pids(admin, claim.lock_name) == []
+
+    await until("the end of the lock", is_gone, 5)

@@ -142,6 +142,10 @@ class Session:
                 return [False for _ in leases]
             self._destroy(error)
             raise
+        except asyncio.CancelledError:
+            self._possible_locks.extend(lease.request for lease in leases)
+            self._destroy(ConnectionError("a release was cancelled from outside"))
+            raise
         if not all(released):
             self._destroy(StoreError(_UNLOCKED))
         return released
