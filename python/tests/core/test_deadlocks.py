@@ -152,8 +152,8 @@ async def test_a_claim_that_waits_without_a_lock_around_it_neither_looks_nor_wri
 async def test_a_store_that_rejects_markers_for_good_switches_the_search_off(
     locks: Locks, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # The claim itself asks again after 200 s.
-    lock, network = locks.behind_network(waiter_ttl_seconds=600, **SOON)
+    # The claim itself asks again after 200 s, and writes its marker after 1.5 s: the store rejects it by then.
+    lock, network = locks.behind_network(waiter_ttl_seconds=600, deadlock_after_seconds=3)
     holder = await locks().hold("n")
 
     async def rejects(forward: Forward) -> Any:
